@@ -1,0 +1,335 @@
+"""Values and derivatives of every array quantity, in the two functions that the frameworks' `apply` takes.
+
+`KINDS` holds one entry a divergence: its value, and its gradient with respect to log p and log q, each from a `Pair`.
+How those reach the caller's arrays (logits, probabilities, a temperature) is the same for all and stands below them.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from typing import Any, NamedTuple
+
+from ._pairs import (
+    ABSENT,
+    LOG_FORMS,
+    Array,
+    Pair,
+    Spec,
+    any_of,
+    attach,
+    bregman,
+    compute_dtype,
+    invalid,
+    pair,
+    phi,
+    result_dtype,
+    softmax_parts,
+    textbook,
+)
+
+
+class Kind(NamedTuple):
+    """`at_zero`: the derivative with respect to a probability that is 0 (per unit of normalised probability), for p and for q."""
+
+    value: Callable[[Any, Pair, Any, float], Array]
+    log_gradients: Callable[[Any, Pair, Any, float], tuple[Array, Array]]
+    at_zero: Callable[[float], tuple[float, float]]
+
+
+def _difference(ops: Any, p: Array, q: Array, log_ratio: Array) -> Array:
+    """q - p without cancellation: the smaller one, times expm1 of minus the distance."""
+    less = log_ratio < 0.0
+    return ops.where(
+        less,
+        p * ops.expm1(ops.where(less, log_ratio, 0.0)),
+        -(q * ops.expm1(-ops.where(less, 0.0, log_ratio))),
+    )
+
+
+# Kullback-Leibler. d/d log p = p (log(p/q) - KL),  d/d log q = q - p.
+
+
+def _kl(ops: Any, pr: Pair, axes: Any, _: float) -> Array:
+    return pr.kl
+
+
+def _kl_gradients(ops: Any, pr: Pair, axes: Any, _: float) -> tuple[Array, Array]:
+    return -(pr.p * (pr.log_ratio + pr.kl)), _difference(ops, pr.p, pr.q, pr.log_ratio)
+
+
+# Jeffreys: KL(P‖Q) + KL(Q‖P) = sum (q - p) log(q/p), every term >= 0.
+
+
+def _jeffreys(ops: Any, pr: Pair, axes: Any, _: float) -> Array:
+    value = ops.sum(_difference(ops, pr.p, pr.q, pr.log_ratio) * pr.log_ratio, axes)
+    return ops.where(any_of(ops, pr.only_p | pr.only_q, value, axes) & (value >= 0.0), math.inf, value)
+
+
+def _jeffreys_gradients(ops: Any, pr: Pair, axes: Any, _: float) -> tuple[Array, Array]:
+    reverse = ops.sum(bregman(ops, pr.q, pr.p, -pr.log_ratio), axes)
+    difference = _difference(ops, pr.p, pr.q, pr.log_ratio)
+    return (
+        -(pr.p * (pr.log_ratio + pr.kl)) - difference,
+        pr.q * (pr.log_ratio - reverse) + difference,
+    )
+
+
+# Jensen-Shannon, M = (1-w) P + w Q: (1-w) KL(P‖M) + w KL(Q‖M).
+# log(m/p) = log1p(w expm1(l)) for l <= 0, and l + log(m/q) otherwise; log(m/q) = log1p((1-w) expm1(-l)).
+
+
+def _mixture(ops: Any, pr: Pair, w: float) -> tuple[Array, Array, Array]:
+    l, less = pr.log_ratio, pr.log_ratio < 0.0
+    from_p = ops.log1p(w * ops.expm1(ops.where(less, l, 0.0)))
+    from_q = ops.log1p((1.0 - w) * ops.expm1(-ops.where(less, 0.0, l)))
+    m = (1.0 - w) * pr.p + w * pr.q
+    return m, ops.where(less, from_p, l + from_q), ops.where(less, from_p - l, from_q)
+
+
+def _js(ops: Any, pr: Pair, axes: Any, w: float) -> Array:
+    m, m_over_p, m_over_q = _mixture(ops, pr, w)
+    return ops.sum((1.0 - w) * bregman(ops, pr.p, m, m_over_p) + w * bregman(ops, pr.q, m, m_over_q), axes)
+
+
+def _js_gradients(ops: Any, pr: Pair, axes: Any, w: float) -> tuple[Array, Array]:
+    m, m_over_p, m_over_q = _mixture(ops, pr, w)
+    kl_p = ops.sum(bregman(ops, pr.p, m, m_over_p), axes)
+    kl_q = ops.sum(bregman(ops, pr.q, m, m_over_q), axes)
+    return -(1.0 - w) * pr.p * (m_over_p + kl_p), -w * pr.q * (m_over_q + kl_q)
+
+
+# Rényi of order a: log(sum p^a q^(1-a)) / (a - 1). With g = 1 - a, l = log(q/p) and sum (q - p) = 0,
+# sum p^a q^g = 1 + sum [p phi(g l) - g p phi(l)], second order term by term. For a < 1/2 use a/(1-a) times that of order 1-a, reversed.
+
+
+def _reversed(pr: Pair) -> Pair:
+    return Pair(pr.q, pr.p, -pr.log_ratio, pr.only_q, pr.only_p, pr.kl)
+
+
+def _log_power(ops: Any, pr: Pair, order: float) -> Array:
+    """log(p^order q^(1-order)), taken from the larger of the two; -inf where either is absent."""
+    l = pr.log_ratio
+    larger = ops.where(l > 0.0, pr.q, pr.p)
+    positive = larger > 0.0
+    log_larger = ops.where(positive, ops.log(ops.where(positive, larger, 1.0)), -math.inf)
+    power = log_larger + ops.where(l > 0.0, -order * l, (1.0 - order) * l)
+    return ops.where(pr.only_p | pr.only_q, -math.inf, power)
+
+
+def _log_affinity(ops: Any, pr: Pair, axes: Any, order: float) -> Array:
+    """log(sum p^order q^(1-order)) for order >= 1/2."""
+    g, l = 1.0 - order, pr.log_ratio
+    log_power = _log_power(ops, pr, order)
+    top = ops.max(log_power, axes)
+    # Disjoint supports leave nothing to sum: top is -inf, and so is the logarithm.
+    safe_top = ops.where(top > -math.inf, top, 0.0)
+    direct = safe_top + ops.log(ops.sum(ops.exp(log_power - safe_top), axes))
+    h = g * l
+    far = (h > 1.0) | (l > 1.0) | pr.only_p
+    power = ops.exp(ops.where(log_power < 20.0, log_power, 20.0))
+    second_order = ops.where(far, power - pr.p * (1.0 + h), pr.p * phi(ops, ops.where(far, 0.0, h))) - g * bregman(ops, pr.p, pr.q, l)
+    # Only P is there: -(1 - g) p, without the detour over l.
+    second_order = ops.where(pr.only_p, (g - 1.0) * pr.p, second_order)
+    t = ops.sum(second_order, axes)
+    near = (t > -0.5) & (t < 1.0)
+    return ops.where(near, ops.log1p(ops.where(near, t, 0.0)), direct)
+
+
+def _renyi(ops: Any, pr: Pair, axes: Any, order: float) -> Array:
+    if order == 1.0:
+        return pr.kl
+    if order == 0.0:
+        inside = ops.sum(ops.where(pr.only_q, 0.0, pr.q), axes)
+        outside = ops.sum(ops.where(pr.only_q, pr.q, 0.0), axes)
+        return -ops.where(outside < 0.5, ops.log1p(-outside), ops.log(inside))
+    some_only_p = any_of(ops, pr.only_p, pr.kl * 0.0, axes)
+    if order == math.inf:
+        present = pr.p > 0.0
+        worst = ops.max(ops.where(present, -pr.log_ratio, -math.inf), axes) + ops.sum(pr.p * 0.0, axes)
+        return ops.where(some_only_p & ~ops.isnan(worst), math.inf, worst)
+    if order < 0.5:
+        return order / (1.0 - order) * _renyi(ops, _reversed(pr), axes, 1.0 - order)
+    value = _log_affinity(ops, pr, axes, order) / (order - 1.0)
+    if order > 1.0:
+        value = ops.where(some_only_p & ~ops.isnan(value), math.inf, value)
+    return value
+
+
+def _renyi_gradients(ops: Any, pr: Pair, axes: Any, order: float) -> tuple[Array, Array]:
+    if order == 1.0:
+        return _kl_gradients(ops, pr, axes, order)
+    if order == 0.0:
+        inside = ops.where(pr.only_q, 0.0, pr.q)
+        return pr.p * 0.0, pr.q - inside / ops.sum(inside, axes)
+    if order == math.inf:
+        score = ops.where(pr.p > 0.0, -pr.log_ratio, -math.inf)
+        attained = ops.where(score == ops.max(score, axes), pr.p * 0.0 + 1.0, 0.0)
+        attained = attained / ops.sum(attained, axes)
+        return attained - pr.p, pr.q - attained
+    if order < 0.5:
+        to_q, to_p = _renyi_gradients(ops, _reversed(pr), axes, 1.0 - order)
+        factor = order / (1.0 - order)
+        return factor * to_p, factor * to_q
+    # t = p^a q^g / sum: d/d log p = a/(a-1) (t - p),  d/d log q = q - t, with log(t/p) = g l - log sum and log(t/q) = -a l - log sum.
+    log_sum = _log_affinity(ops, pr, axes, order)
+    t = ops.exp(_log_power(ops, pr, order) - log_sum)
+    t_minus_p = _difference(ops, pr.p, t, ops.where(pr.only_p, -ABSENT, (1.0 - order) * pr.log_ratio - log_sum))
+    t_minus_q = _difference(ops, pr.q, t, ops.where(pr.only_q, -ABSENT, -order * pr.log_ratio - log_sum))
+    return order / (order - 1.0) * t_minus_p, -t_minus_q
+
+
+KINDS = {
+    # At p = 0 the derivative to p is -inf for these; the contract makes it 0. To q it is finite where P is absent: 1 - p/q = 1.
+    "kl": Kind(_kl, _kl_gradients, lambda _: (0.0, 1.0)),
+    "jeffreys": Kind(_jeffreys, _jeffreys_gradients, lambda _: (0.0, 0.0)),
+    "js": Kind(_js, _js_gradients, lambda _: (0.0, 0.0)),
+    "renyi": Kind(
+        _renyi,
+        _renyi_gradients,
+        lambda order: (-order / (order - 1.0) if 1.0 < order < math.inf else 0.0, 0.0 if order == 0.0 else 1.0),
+    ),
+}
+
+
+def evaluate(ops: Any, spec: Spec, x: Array, y: Array, scale: Array | None = None) -> Array:
+    """The divergence of each row, summed axes kept. Rows that are no distributions give NaN."""
+    out = result_dtype(ops, (x, y))
+    dtype = compute_dtype(ops, spec, (x, y))
+    x, y = ops.astype(x, dtype), ops.astype(y, dtype)
+    scale = None if scale is None else ops.astype(scale, dtype)
+    value = KINDS[spec.kind].value(ops, pair(ops, spec, x, y, scale), spec.axes, spec.parameter)
+    bad = invalid(ops, x, spec.forms[0], spec.axes, spec.tolerances[0])
+    bad = bad | invalid(ops, y, spec.forms[1], spec.axes, spec.tolerances[1])
+    return ops.astype(ops.where(bad, math.nan, value), out)
+
+
+def gradients(ops: Any, spec: Spec, x: Array, y: Array, scale: Array | None = None) -> tuple[Array, ...]:
+    """d evaluate / d each array: exact in value, and differentiable again."""
+    dtype = compute_dtype(ops, spec, (x, y))
+    x, y = ops.astype(x, dtype), ops.astype(y, dtype)
+    scale = None if scale is None else ops.astype(scale, dtype)
+    axes = spec.axes
+    fixed_scale = None if scale is None else ops.stop_gradient(scale)
+    exact = pair(ops, spec, ops.stop_gradient(x), ops.stop_gradient(y), fixed_scale)
+    smooth = textbook(ops, spec, x, y, scale)
+    both = Pair(
+        smooth.p,
+        smooth.q,
+        attach(ops, exact.log_ratio, smooth.log_ratio),
+        exact.only_p,
+        exact.only_q,
+        attach(ops, exact.kl, smooth.kl),
+    )
+    kind = KINDS[spec.kind]
+    to_logs = kind.log_gradients(ops, both, axes, spec.parameter)
+    at_zero = kind.at_zero(spec.parameter)
+    found = [
+        _to_input(ops, form, z, to_log, normalised, zero, axes, scale)
+        for form, z, to_log, normalised, zero in zip(spec.forms, (x, y), to_logs, (both.p, both.q), at_zero)
+    ]
+    if scale is not None:
+        found.append(sum(_to_scale(ops, z, to_log, axes) for z, to_log in zip((x, y), to_logs)))
+    return tuple(found)
+
+
+def _to_input(
+    ops: Any, form: str, x: Array, to_log: Array, normalised: Array, at_zero: float, axes: Any, scale: Array | None
+) -> Array:
+    """From d/d log p to d/d the array given: logits x scale, or probabilities that are divided by their sum."""
+    if form in LOG_FORMS:
+        return to_log if scale is None else to_log * scale
+    absent = x == 0.0
+    return ops.where(absent, at_zero, to_log / ops.where(absent, 1.0, normalised)) / ops.sum(x, axes)
+
+
+def _to_scale(ops: Any, x: Array, to_log: Array, axes: Any) -> Array:
+    # The gradient sums to 0, so logits may be taken relative to their largest.
+    below = ops.where(x == -math.inf, 0.0, x - ops.max(x, axes))
+    return ops.sum(to_log * below, axes)
+
+
+# Entropy: -sum p log p;  d/d log p = -p (log p + H).
+
+
+def _log_probability(ops: Any, spec: Spec, x: Array, scale: Array | None) -> tuple[Array, Array, Array]:
+    """p, log p (0 where p is absent) and where it is absent. log p near 0 comes from the mass of the others."""
+    axes = spec.axes
+    if spec.forms[0] in LOG_FORMS:
+        top, weight, total = softmax_parts(ops, x, axes, scale)
+        absent = x == -math.inf
+        below = ops.where(absent, 0.0, x) - top
+        p, log_p = weight / total, (below if scale is None else below * scale) - ops.log(total)
+    else:
+        total, top = ops.sum(x, axes), ops.max(x, axes)
+        absent = x == 0.0
+        p, log_p = x / total, ops.log(ops.where(absent, 1.0, x)) - ops.log(total)
+    others = ops.sum(ops.where(x == top, 0.0, p), axes)
+    near_one = p > 0.5
+    log_p = ops.where(near_one, ops.log1p(-ops.where(near_one, others, 0.0)), log_p)
+    return p, ops.where(absent, 0.0, log_p), absent
+
+
+def evaluate_entropy(ops: Any, spec: Spec, x: Array, scale: Array | None = None) -> Array:
+    out = result_dtype(ops, (x,))
+    x = ops.astype(x, compute_dtype(ops, spec, (x,)))
+    scale = None if scale is None else ops.astype(scale, x.dtype)
+    p, log_p, _ = _log_probability(ops, spec, x, scale)
+    bad = invalid(ops, x, spec.forms[0], spec.axes, spec.tolerances[0])
+    return ops.astype(ops.where(bad, math.nan, ops.sum(-(p * log_p), spec.axes)), out)
+
+
+def entropy_gradients(ops: Any, spec: Spec, x: Array, scale: Array | None = None) -> tuple[Array, ...]:
+    x = ops.astype(x, compute_dtype(ops, spec, (x,)))
+    scale = None if scale is None else ops.astype(scale, x.dtype)
+    p, log_p, _ = _log_probability(ops, spec, x, scale)
+    to_log = -(p * (log_p - ops.sum(p * log_p, spec.axes)))
+    to_x = _to_input(ops, spec.forms[0], x, to_log, p, 0.0, spec.axes, scale)
+    return (to_x,) if scale is None else (to_x, _to_scale(ops, x, to_log, spec.axes))
+
+
+# Elementwise, SciPy's meaning: rel_entr = x log(x/y), kl_div = x log(x/y) - x + y;
+# at x = 0 <= y they are 0 and y; outside x >= 0, y >= 0, and at y = 0 < x, inf. NaN stays.
+
+
+def _elementwise_log_ratio(ops: Any, x: Array, y: Array, inside: Array) -> Array:
+    """log(y/x) where both are positive, else 0."""
+    x, y = ops.where(inside, x, 1.0), ops.where(inside, y, 1.0)
+    change = (y - x) / x
+    near = (change < 0.5) & (change > -0.5)
+    return ops.where(near, ops.log1p(ops.where(near, change, 0.0)), ops.log(y) - ops.log(x))
+
+
+def evaluate_elementwise(ops: Any, spec: Spec, x: Array, y: Array) -> Array:
+    out = result_dtype(ops, (x, y))
+    dtype = compute_dtype(ops, spec, (x, y))
+    x, y = ops.astype(x, dtype), ops.astype(y, dtype)
+    inside = (x > 0.0) & (y > 0.0)
+    edge = (x == 0.0) & (y >= 0.0)
+    log_ratio = _elementwise_log_ratio(ops, x, y, inside)
+    if spec.kind == "rel_entr":
+        value = ops.where(edge, 0.0, ops.where(inside, -(x * log_ratio), math.inf))
+    else:
+        value = ops.where(edge, y, ops.where(inside, bregman(ops, x, y, log_ratio), math.inf))
+    return ops.astype(ops.where(ops.isnan(x) | ops.isnan(y), math.nan, value), out)
+
+
+def elementwise_gradients(ops: Any, spec: Spec, x: Array, y: Array) -> tuple[Array, Array]:
+    dtype = compute_dtype(ops, spec, (x, y))
+    x, y = ops.astype(x, dtype), ops.astype(y, dtype)
+    inside = (x > 0.0) & (y > 0.0)
+    edge = (x == 0.0) & (y >= 0.0)
+    safe_x, safe_y = ops.where(inside, x, 1.0), ops.where(inside, y, 1.0)
+    exact = _elementwise_log_ratio(ops, ops.stop_gradient(x), ops.stop_gradient(y), inside)
+    log_ratio = attach(ops, exact, ops.log(safe_y) - ops.log(safe_x))
+    unit = x * 0.0 + y * 0.0
+    if spec.kind == "rel_entr":
+        at_edge, to_x, to_y = unit, 1.0 - log_ratio, -(safe_x / safe_y)
+    else:
+        # 1 - x/y = (y - x)/y
+        at_edge, to_x, to_y = unit + 1.0, -log_ratio, _difference(ops, safe_x, safe_y, log_ratio) / safe_y
+    outside = unit + math.nan
+    return (
+        ops.where(edge, 0.0, ops.where(inside, to_x, outside)),
+        ops.where(edge, at_edge, ops.where(inside, to_y, outside)),
+    )

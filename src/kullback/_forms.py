@@ -1,0 +1,237 @@
+"""From what a caller passes to arrays of one framework, dtype and shape, with the category axes made explicit.
+
+Reads forms, axes, labels and priors, and says in one sentence what is wrong with them. Values are judged in `_checks`.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from ._ops import Array, common_ops, ops_of
+from ._pairs import LOG_FORMS, Spec
+
+FORMS = ("probs", "log_probs", "logits", "counts")
+
+
+class Inputs(NamedTuple):
+    """Arguments made uniform: arrays of one framework, broadcast against each other; axes counted from the front."""
+
+    ops: Any
+    names: tuple[str, ...]
+    arrays: tuple[Array, ...]
+    forms: tuple[str, ...]
+    axes: tuple[int, ...]
+    tolerances: tuple[float, ...]
+    weights: Array | None
+    scale: Array | None
+
+    def spec(self, kind: str, parameter: float = 0.0) -> Spec:
+        # Logs beside probabilities, and counts, need a log or a quotient that float32 would round.
+        mixed = len({form in LOG_FORMS for form in self.forms}) > 1
+        wide = mixed or "counts" in self.forms or not self.ops.exact_float32
+        return Spec(kind, parameter, self.forms, self.axes, self.tolerances, wide)
+
+
+def parse_form(form: Any, count: int) -> tuple[str, ...]:
+    forms = (form,) * count if isinstance(form, str) else tuple(form) if isinstance(form, Sequence) else (form,)
+    if len(forms) != count or not all(f in FORMS for f in forms):
+        accepted = ", ".join(repr(f) for f in FORMS)
+        extra = ", or a pair of these, for p and for q" if count == 2 else ""
+        raise ValueError(f"form is {form!r}: it must be one of {accepted}{extra}")
+    return forms
+
+
+def parse_axes(axis: Any, ndim: int) -> tuple[int, ...]:
+    given = (axis,) if not isinstance(axis, (tuple, list)) else tuple(axis)
+    if not given:
+        raise ValueError("axis is empty: name the axis (or axes) that hold the categories")
+    axes = []
+    for a in given:
+        if isinstance(a, bool) or not isinstance(a, (int, np.integer)):
+            raise TypeError(f"axis is {axis!r}: it must be an int or a tuple of ints")
+        if not -ndim <= a < ndim:
+            raise ValueError(f"axis {a} is out of range: the arrays have {ndim} ax{'i' if ndim == 1 else 'e'}s")
+        axes.append(int(a) % ndim)
+    if len(set(axes)) != len(axes):
+        raise ValueError(f"axis {axis!r} names the same axis twice")
+    return tuple(sorted(axes))
+
+
+def has_labels(x: Any) -> bool:
+    return isinstance(x, Mapping) or (type(x).__module__.split(".")[0] == "pandas" and type(x).__name__ == "Series")
+
+
+def align(named: Sequence[tuple[str, Any]], forms: Sequence[str]) -> tuple[list[Any], list[Any]]:
+    """Arrays over the union of the labels, in order of first appearance, and those labels. A label not there has probability 0."""
+    for name, x in named:
+        if not has_labels(x):
+            other = next(n for n, y in named if has_labels(y))
+            raise TypeError(
+                f"{other} has labels and {name} ({type(x).__name__}) has none: pass both as mappings or Series, or both as arrays"
+            )
+        if not isinstance(x, Mapping) and not x.index.is_unique:
+            twice = x.index[x.index.duplicated()][0]
+            raise ValueError(f"{name} has the label {twice!r} twice: sum its rows first, e.g. {name}.groupby(level=0).sum()")
+    tables = [dict(x.items()) for _, x in named]
+    labels = list(dict.fromkeys(label for table in tables for label in table))
+    arrays = []
+    for (name, _), table, form in zip(named, tables, forms):
+        missing = -math.inf if form in LOG_FORMS else 0.0
+        try:
+            arrays.append(np.array([float(table.get(label, missing)) for label in labels]))
+        except (TypeError, ValueError):
+            wrong = next(label for label, v in table.items() if not isinstance(v, (int, float, np.number)))
+            raise TypeError(f"{name}[{wrong!r}] is {table[wrong]!r}: labelled distributions hold one number a label") from None
+    return arrays, labels
+
+
+def _reject(name: str, x: Any, why: str) -> None:
+    raise TypeError(f"{name} {why}")
+
+
+def _as_float_array(ops: Any, name: str, x: Any, like: Any) -> Array:
+    root = type(x).__module__.split(".")[0]
+    if isinstance(x, np.ma.MaskedArray):
+        _reject(name, x, "is a masked array: pass its data, and the mask as weights (0 for rows to leave out)")
+    if root == "pandas":
+        _reject(name, x, f"is a pandas {type(x).__name__}: pass {name}.to_numpy() (a Series, beside another, is aligned by label)")
+    try:
+        array = ops.asarray(x, like)
+        if ops.is_float(array):
+            return array
+        if ops.is_complex(array):
+            _reject(name, x, "is complex: probabilities are real numbers")
+        if hasattr(array, "dtype") and not _is_integer(array):
+            _reject(name, x, f"has dtype {array.dtype}: use float16, bfloat16, float32, float64 or an integer type")
+        return ops.astype(array, ops.default_float(array))
+    except (ValueError, RuntimeError) as error:
+        raise ValueError(f"{name} cannot be read as an array of numbers: {error}") from error
+
+
+def float_arrays(ops: Any, named: Sequence[tuple[str, Any]]) -> list[Array]:
+    """Lists and numbers, and NumPy arrays beside another framework's, take the dtype and device of the first array that is at home."""
+    like = next((x for _, x in named if ops_of(x) is ops and hasattr(x, "shape")), None)
+    return [_as_float_array(ops, name, x, like) for name, x in named]
+
+
+def _is_integer(array: Array) -> bool:
+    kind = str(array.dtype).lower()
+    return "int" in kind or "bool" in kind or kind in ("dtypes.char", "dtypes.uchar", "dtypes.short", "dtypes.long")
+
+
+def left_pad(ops: Any, x: Array, ndim: int) -> Array:
+    return ops.expand(x, tuple(range(ndim - len(x.shape)))) if len(x.shape) < ndim else x
+
+
+def _known(n: Any) -> bool:
+    return isinstance(n, int)
+
+
+def _same_categories(names: Sequence[str], shapes: Sequence[Sequence[Any]], axes: tuple[int, ...]) -> None:
+    for axis in axes:
+        sizes = [shape[axis] for shape in shapes]
+        if all(_known(n) for n in sizes) and len(set(sizes)) > 1:
+            both = " and ".join(f"{name} has {n}" for name, n in zip(names, sizes))
+            raise ValueError(
+                f"{both} categories along axis {axis}: categories never broadcast; pad the shorter one with probability 0, "
+                "or pass mappings or pandas Series, which are aligned by label"
+            )
+        if 0 in sizes:
+            raise ValueError(f"{names[0]} has no categories along axis {axis}")
+
+
+def _row_shape(shapes: Sequence[Sequence[Any]], names: Sequence[str]) -> None:
+    if all(_known(n) for shape in shapes for n in shape):
+        try:
+            np.broadcast_shapes(*(tuple(shape) for shape in shapes))
+        except ValueError:
+            listed = " and ".join(f"{name} has shape {tuple(shape)}" for name, shape in zip(names, shapes))
+            raise ValueError(f"{listed}: their batch axes do not broadcast") from None
+
+
+def _per_row(ops: Any, name: str, v: Any, x: Array, axes: tuple[int, ...]) -> Array:
+    """A number or an array over the batch, laid out so that it broadcasts against x."""
+    v = ops.asarray(v, x)
+    if not ops.is_float(v) or v.dtype != x.dtype:
+        v = ops.astype(v, ops.float64 if x.dtype == ops.float64 else ops.float32)
+    batch = len(x.shape) - len(axes)
+    shape = tuple(v.shape)
+    if len(shape) > batch:
+        raise ValueError(f"{name} has shape {shape}: it must broadcast to the batch shape, which has {batch} ax{'i' if batch == 1 else 'e'}s")
+    v = ops.expand(left_pad(ops, v, batch), axes)
+    rows = [1 if i in axes else n for i, n in enumerate(x.shape)]
+    _row_shape([v.shape, rows], [name, "the batch"])
+    if all(_known(n) and _known(m) for n, m in zip(v.shape, rows)) and any(n > m for n, m in zip(v.shape, rows)):
+        raise ValueError(f"{name} has shape {shape}: it must broadcast to the batch shape, not enlarge it")
+    return ops.rows_like(v, x, axes)
+
+
+def _with_prior(ops: Any, x: Array, form: str, axes: tuple[int, ...], prior: float) -> Array:
+    if form in LOG_FORMS:
+        raise ValueError(f"prior needs form 'counts' or 'probs', not {form!r}")
+    if form == "counts":
+        mixed = x + prior
+    else:
+        categories = math.prod(x.shape[axis] for axis in axes)
+        mixed = x * (1.0 - prior) + ops.sum(x, axes) * (prior / categories)
+    return ops.where(x < 0.0, x, mixed)  # what is invalid stays so
+
+
+def _parse_prior(prior: Any, forms: Sequence[str]) -> float:
+    if isinstance(prior, bool) or not isinstance(prior, (int, float, np.number)) or not prior >= 0:
+        raise ValueError(f"prior is {prior!r}: it must be a number ≥ 0 (pseudo-counts for counts, a share of uniform for probs)")
+    if "probs" in forms and prior > 1:
+        raise ValueError(f"prior is {prior!r}: for form 'probs' it is the share of uniform mixed in, between 0 and 1")
+    return float(prior)
+
+
+def prepare(
+    named: Sequence[tuple[str, Any]],
+    *,
+    form: Any,
+    axis: Any,
+    weights: Any,
+    temperature: Any,
+    prior: Any,
+    check: bool | None,
+) -> Inputs:
+    """The arguments of one call, made uniform."""
+    forms = parse_form(form, len(named))
+    if check not in (None, True, False):
+        raise ValueError(f"check is {check!r}: it must be None, True or False")
+    names = tuple(name for name, _ in named)
+    if any(has_labels(x) for _, x in named):
+        named = list(zip(names, align(named, forms)[0]))
+    ops = common_ops([*named, ("weights", weights), ("temperature", temperature)])
+    arrays = float_arrays(ops, named)
+    tolerances = tuple(math.inf if check is False else 5e-2 if ops.is_half(x) else 1e-3 for x in arrays)
+
+    ndim = max(len(x.shape) for x in arrays)
+    if ndim == 0:
+        raise ValueError(f"{names[0]} is a single number: a distribution needs an axis of categories")
+    arrays = [left_pad(ops, x, ndim) for x in arrays]
+    axes = parse_axes(axis, ndim)
+    _same_categories(names, [x.shape for x in arrays], axes)
+    _row_shape([x.shape for x in arrays], names)
+    if prior is not None:
+        share = _parse_prior(prior, forms)
+        arrays = [_with_prior(ops, x, f, axes, share) for x, f in zip(arrays, forms)]
+    if len(arrays) > 1:
+        arrays = list(ops.broadcast(arrays))
+
+    scale = None
+    if temperature is not None and not (isinstance(temperature, (int, float)) and temperature == 1):
+        if any(f not in LOG_FORMS for f in forms):
+            raise ValueError("temperature divides logits: it needs form 'logits' or 'log_probs'")
+        if isinstance(temperature, (int, float)) and not temperature > 0:
+            raise ValueError(f"temperature is {temperature!r}: it must be positive")
+        scale = 1.0 / _per_row(ops, "temperature", temperature, arrays[0], axes)
+    if weights is not None:
+        weights = _per_row(ops, "weights", weights, arrays[0], axes)
+        # Rows of weight 0 may hold anything; a harmless row in their place keeps it out of the derivatives.
+        arrays = [ops.where(weights == 0.0, 0.0 if f in LOG_FORMS else 1.0, x) for x, f in zip(arrays, forms)]
+    return Inputs(ops, names, tuple(arrays), forms, axes, tolerances, weights, scale)

@@ -1,0 +1,139 @@
+"""Which framework an array belongs to, and the primitives the formulas use in it.
+
+Each framework has one module here with the same names (`Ops` below), bound to the framework's own functions.
+A framework's module is imported when the first of its arrays arrives, so only frameworks the caller
+already uses are ever loaded. Nothing here knows what a divergence is.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any, Protocol
+
+import numpy as np
+
+from . import numpy as numpy_ops
+
+Array = Any
+Axes = tuple[int, ...]
+
+
+class Ops(Protocol):
+    """The primitives. `sum`, `max` and `min` keep the reduced axes, so that results broadcast back.
+
+    apply(evaluate, gradients, spec, *arrays)
+        evaluate(ops, spec, *arrays), whose derivatives the framework takes from
+        gradients(ops, spec, *arrays): for each array, d value / d array, itself differentiable.
+    exact_float32
+        Are float32 exp and log good to the last digits?
+    rows_like(v, x, axes)
+        v broadcast to the shape of x with `axes` of size 1.
+    high(x)
+        x with the lower half of its significand cleared: products of two such numbers are exact.
+    barrier(x)
+        x, hidden from a simplifier that would cancel rounding errors algebraically.
+    may_look(x), can_look(x)
+        Are the values at hand for free (on the CPU, outside any tracer); are they at hand at all?
+    host_view(x)
+        x as a NumPy array on the same memory, or None where a framework must do the work itself.
+    """
+
+    name: str
+    exact_float32: bool
+    float32: Any
+    float64: Any
+    exp: Callable[[Array], Array]
+    expm1: Callable[[Array], Array]
+    log: Callable[[Array], Array]
+    log1p: Callable[[Array], Array]
+    isnan: Callable[[Array], Array]
+
+    def where(self, condition: Array, x: Array, y: Array) -> Array: ...
+    def sum(self, x: Array, axes: Axes) -> Array: ...
+    def max(self, x: Array, axes: Axes) -> Array: ...
+    def min(self, x: Array, axes: Axes) -> Array: ...
+    def total(self, x: Array) -> Array: ...
+    def mean(self, x: Array) -> Array: ...
+    def length(self, x: Array) -> Any: ...
+    def squeeze(self, x: Array, axes: Axes) -> Array: ...
+    def expand(self, x: Array, axes: Axes) -> Array: ...
+    def broadcast(self, arrays: Sequence[Array]) -> Sequence[Array]: ...
+    def rows_like(self, v: Array, x: Array, axes: Axes) -> Array: ...
+    def astype(self, x: Array, dtype: Any) -> Array: ...
+    def asarray(self, x: Any, like: Array | None) -> Array: ...
+    def default_float(self, x: Array) -> Any: ...
+    def is_float(self, x: Array) -> bool: ...
+    def is_half(self, x: Array) -> bool: ...
+    def is_complex(self, x: Array) -> bool: ...
+    def widest(self, x: Array) -> Any: ...
+    def stop_gradient(self, x: Array) -> Array: ...
+    def barrier(self, x: Array) -> Array: ...
+    def high(self, x: Array) -> Array: ...
+    def may_look(self, x: Array) -> bool: ...
+    def can_look(self, x: Array) -> bool: ...
+    def to_numpy(self, x: Array) -> np.ndarray[Any, Any]: ...
+    def host_view(self, x: Array) -> np.ndarray[Any, Any] | None: ...
+    def from_host(self, x: np.ndarray[Any, Any]) -> Array: ...
+    def apply(self, evaluate: Any, gradients: Any, spec: Any, *arrays: Array) -> Array: ...
+
+
+# Filled as types are met. Values are modules or `array_api.Namespace` objects, both with the names of `Ops`.
+_by_type: dict[type, Any] = {np.ndarray: numpy_ops}
+
+
+def _find(array_type: type, x: Any) -> Any:
+    # Literal import statements: torch.compile follows these on a first ("cold") call, but not importlib.
+    for base in array_type.__mro__:
+        root = base.__module__.split(".")[0]
+        if root == "torch":
+            from . import torch as torch_ops
+
+            return torch_ops
+        if root in ("jax", "jaxlib"):
+            from . import jax as jax_ops
+
+            return jax_ops
+        if root == "tensorflow":
+            from . import tensorflow as tensorflow_ops
+
+            return tensorflow_ops
+        if root == "tinygrad":
+            from . import tinygrad as tinygrad_ops
+
+            return tinygrad_ops
+        if root == "numpy":
+            return numpy_ops
+    if hasattr(x, "__array_namespace__"):
+        from . import array_api
+
+        return array_api.namespace(x)
+    return None
+
+
+def ops_of(x: Any) -> Any:
+    """The primitives for `x`, or None if `x` belongs to no framework (a list, a number)."""
+    array_type = type(x)
+    if array_type in _by_type:
+        return _by_type[array_type]
+    ops = _find(array_type, x)
+    if ops is not None:
+        _by_type[array_type] = ops
+    return ops
+
+
+def common_ops(arguments: Sequence[tuple[str, Any]]) -> Any:
+    """The primitives shared by all named arguments; NumPy arrays, lists and numbers join any other framework."""
+    found: Any = None
+    owner = ""
+    for name, x in arguments:
+        ops = ops_of(x)
+        if ops is None or ops is numpy_ops:
+            continue
+        if found is None:
+            found, owner = ops, name
+        elif ops is not found:
+            raise TypeError(
+                f"{owner} is a {found.name} array and {name} a {ops.name} array: one call, one framework; "
+                f"convert one of them (NumPy arrays, lists and numbers mix with any framework)"
+            )
+    return numpy_ops if found is None else found

@@ -1,0 +1,118 @@
+"""JAX primitives. float64 exists only where jax_enable_x64 is on."""
+
+from __future__ import annotations
+
+import sys
+from functools import partial
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+name = "JAX"
+exact_float32 = True
+float32, float64 = jnp.float32, jnp.float64
+exp, expm1, log, log1p, isnan, where = jnp.exp, jnp.expm1, jnp.log, jnp.log1p, jnp.isnan, jnp.where
+total, mean, length, squeeze, expand = jnp.sum, jnp.mean, len, jnp.squeeze, jnp.expand_dims
+stop_gradient, to_numpy = jax.lax.stop_gradient, np.asarray
+
+_this = sys.modules[__name__]
+
+
+def sum(x: Any, axes: Any) -> Any:
+    return jnp.sum(x, axes, keepdims=True)
+
+
+def max(x: Any, axes: Any) -> Any:
+    return jnp.max(x, axes, keepdims=True)
+
+
+def min(x: Any, axes: Any) -> Any:
+    return jnp.min(x, axes, keepdims=True)
+
+
+def broadcast(arrays: Any) -> Any:
+    return jnp.broadcast_arrays(*arrays)
+
+
+def rows_like(v: Any, x: Any, axes: Any) -> Any:
+    return jnp.broadcast_to(v, [1 if i in axes else n for i, n in enumerate(x.shape)])
+
+
+def astype(x: Any, dtype: Any) -> Any:
+    return x.astype(dtype)
+
+
+def asarray(x: Any, like: Any) -> Any:
+    if isinstance(x, jax.Array):
+        return x
+    if like is None or not jnp.issubdtype(like.dtype, jnp.floating):
+        return jnp.asarray(x)
+    return jnp.asarray(x, dtype=like.dtype)
+
+
+def default_float(x: Any) -> Any:
+    return widest(x)
+
+
+def is_float(x: Any) -> bool:
+    return x.dtype in (jnp.float32, jnp.float64, jnp.float16, jnp.bfloat16)
+
+
+def is_half(x: Any) -> bool:
+    return x.dtype in (jnp.float16, jnp.bfloat16)
+
+
+def is_complex(x: Any) -> bool:
+    return bool(jnp.issubdtype(x.dtype, jnp.complexfloating))
+
+
+def widest(x: Any) -> Any:
+    return jnp.float64 if jax.config.jax_enable_x64 else jnp.float32
+
+
+def barrier(x: Any) -> Any:
+    return x
+
+
+def high(x: Any) -> Any:
+    # XLA may drop a cast to a narrower float and back; reduce_precision it must keep.
+    if x.dtype == jnp.float32:
+        return jax.lax.reduce_precision(x, exponent_bits=8, mantissa_bits=11)
+    return jax.lax.reduce_precision(x, exponent_bits=11, mantissa_bits=25)
+
+
+def can_look(x: Any) -> bool:
+    return not isinstance(x, jax.core.Tracer) and x.is_fully_addressable
+
+
+def may_look(x: Any) -> bool:
+    return can_look(x) and all(device.platform == "cpu" for device in x.devices())
+
+
+def host_view(x: Any) -> Any:
+    return None
+
+
+def from_host(x: Any) -> Any:
+    return jnp.asarray(x)
+
+
+@partial(jax.custom_jvp, nondiff_argnums=(0, 1, 2))
+def _op(evaluate: Any, gradients: Any, spec: Any, *arrays: Any) -> Any:
+    return evaluate(_this, spec, *arrays)
+
+
+@_op.defjvp
+def _op_jvp(evaluate: Any, gradients: Any, spec: Any, arrays: Any, tangents: Any) -> Any:
+    value = _op(evaluate, gradients, spec, *arrays)
+    slopes = gradients(_this, spec, *arrays)
+    change = 0.0
+    for slope, tangent in zip(slopes, tangents):
+        change = change + sum(slope * tangent, spec.axes)
+    return value, astype(change, value.dtype)
+
+
+def apply(evaluate: Any, gradients: Any, spec: Any, *arrays: Any) -> Any:
+    return _op(evaluate, gradients, spec, *arrays)

@@ -1,0 +1,131 @@
+"""TensorFlow primitives."""
+
+from __future__ import annotations
+
+import sys
+from typing import Any
+
+import numpy as np
+import tensorflow as tf
+
+name = "TensorFlow"
+exact_float32 = True
+float32, float64 = tf.float32, tf.float64
+exp, expm1, log, log1p, isnan = tf.math.exp, tf.math.expm1, tf.math.log, tf.math.log1p, tf.math.is_nan
+total, mean, squeeze = tf.reduce_sum, tf.reduce_mean, tf.squeeze
+stop_gradient, astype, from_host = tf.stop_gradient, tf.cast, tf.convert_to_tensor
+
+_this = sys.modules[__name__]
+
+
+def where(condition: Any, x: Any, y: Any) -> Any:
+    # tf.where makes float32 of a Python number, whatever stands beside it.
+    if not tf.is_tensor(x):
+        x = tf.cast(x, y.dtype)
+    elif not tf.is_tensor(y):
+        y = tf.cast(y, x.dtype)
+    return tf.where(condition, x, y)
+
+
+def sum(x: Any, axes: Any) -> Any:
+    return tf.reduce_sum(x, axes, keepdims=True)
+
+
+def max(x: Any, axes: Any) -> Any:
+    return tf.reduce_max(x, axes, keepdims=True)
+
+
+def min(x: Any, axes: Any) -> Any:
+    return tf.reduce_min(x, axes, keepdims=True)
+
+
+def length(x: Any) -> Any:
+    return tf.cast(tf.shape(x)[0], x.dtype)
+
+
+def expand(x: Any, axes: Any) -> Any:
+    for axis in sorted(axes):
+        x = tf.expand_dims(x, axis)
+    return x
+
+
+def broadcast(arrays: Any) -> Any:
+    # Dynamic shapes: the sizes may be unknown while a tf.function is traced.
+    shape = tf.shape(arrays[0])
+    static = arrays[0].shape
+    for x in arrays[1:]:
+        shape = tf.broadcast_dynamic_shape(shape, tf.shape(x))
+        static = tf.broadcast_static_shape(static, x.shape)
+    return [tf.ensure_shape(tf.broadcast_to(x, shape), static) for x in arrays]
+
+
+def rows_like(v: Any, x: Any, axes: Any) -> Any:
+    sizes = [1 if i in axes else n for i, n in enumerate(tf.unstack(tf.shape(x)))]
+    return tf.ensure_shape(tf.broadcast_to(v, sizes), [1 if i in axes else n for i, n in enumerate(x.shape)])
+
+
+def asarray(x: Any, like: Any) -> Any:
+    if tf.is_tensor(x) or isinstance(x, tf.Variable):
+        return tf.convert_to_tensor(x)
+    if like is None or not like.dtype.is_floating:
+        return tf.convert_to_tensor(x)
+    return tf.cast(tf.convert_to_tensor(x), like.dtype)
+
+
+def default_float(x: Any) -> Any:
+    return tf.float64
+
+
+def is_float(x: Any) -> bool:
+    return x.dtype in (tf.float32, tf.float64, tf.float16, tf.bfloat16)
+
+
+def is_half(x: Any) -> bool:
+    return x.dtype in (tf.float16, tf.bfloat16)
+
+
+def is_complex(x: Any) -> bool:
+    return bool(x.dtype.is_complex)
+
+
+def widest(x: Any) -> Any:
+    return tf.float64
+
+
+def barrier(x: Any) -> Any:
+    return x
+
+
+def high(x: Any) -> Any:
+    # A mask: XLA may drop a cast to a narrower float and back.
+    if x.dtype == tf.float32:
+        return tf.bitcast(tf.bitwise.bitwise_and(tf.bitcast(x, tf.int32), -4096), tf.float32)
+    return tf.bitcast(tf.bitwise.bitwise_and(tf.bitcast(x, tf.int64), tf.constant(-134217728, tf.int64)), tf.float64)
+
+
+def can_look(x: Any) -> bool:
+    return tf.executing_eagerly() and hasattr(x, "numpy")
+
+
+def may_look(x: Any) -> bool:
+    return can_look(x) and "CPU" in x.device
+
+
+def to_numpy(x: Any) -> Any:
+    return np.asarray(x.numpy())
+
+
+def host_view(x: Any) -> Any:
+    return None
+
+
+def apply(evaluate: Any, gradients: Any, spec: Any, *arrays: Any) -> Any:
+    @tf.custom_gradient  # type: ignore[untyped-decorator]
+    def op(*arrays: Any) -> Any:
+        def backward(upstream: Any) -> Any:
+            slopes = gradients(_this, spec, *arrays)
+            return [tf.cast(upstream * slope, x.dtype) for slope, x in zip(slopes, arrays)]
+
+        return evaluate(_this, spec, *arrays), backward
+
+    return op(*arrays)

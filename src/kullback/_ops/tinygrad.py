@@ -1,0 +1,159 @@
+"""tinygrad primitives.
+
+tinygrad has no expm1 or log1p, its float32 exp is off by up to 4e-6, and its simplifier cancels (s - a) + a to s, rounding included;
+so here those functions are series, the formulas run in float64 where the device has it, and `barrier` materialises.
+"""
+
+from __future__ import annotations
+
+import sys
+from typing import Any
+
+import numpy as np
+from tinygrad import Tensor, dtypes
+from tinygrad.engine.realize import capturing
+from tinygrad.function import _function, function
+
+name = "tinygrad"
+exact_float32 = False
+float32, float64 = dtypes.float32, dtypes.float64
+exp, log, isnan, total, mean = Tensor.exp, Tensor.log, Tensor.isnan, Tensor.sum, Tensor.mean
+stop_gradient, barrier, to_numpy = Tensor.detach, Tensor.contiguous, Tensor.numpy
+
+_this = sys.modules[__name__]
+
+
+def expm1(x: Any) -> Any:
+    # Series for |x| < 1: 18 terms reach the last bit of float64.
+    inside = x.abs() < 1
+    y = inside.where(x, 0)
+    series = y * 0 + 1
+    for n in range(18, 1, -1):
+        series = series * y * (1 / n) + 1
+    return inside.where(y * series, inside.where(0, x).exp() - 1)
+
+
+def log1p(x: Any) -> Any:
+    # log(1+x) = 2 atanh(s), s = x/(2+x), |s| < 1/3: 16 terms reach the last bit of float64.
+    inside = x.abs() < 0.5
+    y = inside.where(x, 0)
+    s = y / (y + 2)
+    s2 = s * s
+    series = s2 * 0 + 1 / 33
+    for n in range(31, 0, -2):
+        series = series * s2 + 1 / n
+    return inside.where(2 * s * series, (inside.where(0, x) + 1).log())
+
+
+def where(condition: Any, x: Any, y: Any) -> Any:
+    return condition.where(x, y)
+
+
+def sum(x: Any, axes: Any) -> Any:
+    return x.sum(axes, keepdim=True) if axes else x
+
+
+def max(x: Any, axes: Any) -> Any:
+    return x.max(axes, keepdim=True) if axes else x
+
+
+def min(x: Any, axes: Any) -> Any:
+    return x.min(axes, keepdim=True) if axes else x
+
+
+def length(x: Any) -> Any:
+    return x.shape[0]
+
+
+def squeeze(x: Any, axes: Any) -> Any:
+    return x.reshape([n for i, n in enumerate(x.shape) if i not in axes])
+
+
+def expand(x: Any, axes: Any) -> Any:
+    for axis in sorted(axes):
+        x = x.unsqueeze(axis)
+    return x
+
+
+def broadcast(arrays: Any) -> Any:
+    shape = np.broadcast_shapes(*(x.shape for x in arrays))
+    ndim = len(shape)
+    return [x.reshape((1,) * (ndim - x.ndim) + x.shape).expand(shape) for x in arrays]
+
+
+def rows_like(v: Any, x: Any, axes: Any) -> Any:
+    return v.expand([1 if i in axes else n for i, n in enumerate(x.shape)])
+
+
+def astype(x: Any, dtype: Any) -> Any:
+    return x.cast(dtype)
+
+
+def asarray(x: Any, like: Any) -> Any:
+    if isinstance(x, Tensor):
+        return x
+    if isinstance(x, (np.ndarray, np.generic)):
+        x = np.asarray(x)
+    if like is None:
+        return Tensor(x)
+    made = Tensor(x, device=like.device)
+    return made.cast(like.dtype) if dtypes.is_float(like.dtype) else made
+
+
+def widest(x: Any) -> Any:
+    return dtypes.float32 if str(x.device).split(":")[0] in ("METAL", "WEBGPU", "QCOM") else dtypes.float64
+
+
+default_float = widest
+
+
+def is_float(x: Any) -> bool:
+    return x.dtype in (dtypes.float32, dtypes.float64, dtypes.float16, dtypes.bfloat16)
+
+
+def is_half(x: Any) -> bool:
+    return x.dtype in (dtypes.float16, dtypes.bfloat16)
+
+
+def is_complex(x: Any) -> bool:
+    return False
+
+
+def high(x: Any) -> Any:
+    if x.dtype == dtypes.float32:
+        return (x.bitcast(dtypes.int32) & -4096).bitcast(dtypes.float32)
+    return (x.bitcast(dtypes.int64) & -134217728).bitcast(dtypes.float64)
+
+
+def can_look(x: Any) -> bool:
+    """False while TinyJit captures and inside a tinygrad `function`, where a value would be baked in."""
+    return not capturing and _function.depth == 0
+
+
+def may_look(x: Any) -> bool:
+    return can_look(x) and str(x.device).split(":")[0] in ("CPU", "PYTHON", "NPY", "None")
+
+
+def host_view(x: Any) -> Any:
+    return None
+
+
+def from_host(x: Any) -> Any:
+    return Tensor(x)
+
+
+def apply(evaluate: Any, gradients: Any, spec: Any, *arrays: Any) -> Any:
+    # tinygrad passes each distinct input once and knows constants (which have no device) without passing them.
+    inputs = [x.uop for x in arrays]
+    distinct = [u for u in dict.fromkeys(inputs) if u.device is not None]
+
+    def backward(upstream: Any, call: Any) -> Any:
+        given = dict(zip(distinct, (Tensor(u) for u in call.src[1:])))
+        slopes = gradients(_this, spec, *(given.get(u, x) for u, x in zip(inputs, arrays)))
+        found: dict[Any, Any] = {}
+        for u, x, slope in zip(inputs, arrays, slopes):
+            part = (Tensor(upstream) * slope).cast(x.dtype)
+            found[u] = found[u] + part if u in found else part
+        return tuple(found[u].uop for u in distinct)
+
+    return function(lambda *xs: evaluate(_this, spec, *xs), grad_fxn=backward)(*arrays)

@@ -1,0 +1,161 @@
+"""PyTorch primitives."""
+
+from __future__ import annotations
+
+import sys
+from typing import Any
+
+import torch
+
+name = "PyTorch"
+exact_float32 = True
+float32, float64 = torch.float32, torch.float64
+exp, expm1, log, log1p, isnan, where = torch.exp, torch.expm1, torch.log, torch.log1p, torch.isnan, torch.where
+total, mean, length, squeeze = torch.sum, torch.mean, len, torch.squeeze
+from_host = torch.from_numpy
+
+_this = sys.modules[__name__]
+
+
+def sum(x: Any, axes: Any) -> Any:
+    return torch.sum(x, axes, keepdim=True) if axes else x
+
+
+def max(x: Any, axes: Any) -> Any:
+    return torch.amax(x, axes, keepdim=True) if axes else x
+
+
+def min(x: Any, axes: Any) -> Any:
+    return torch.amin(x, axes, keepdim=True) if axes else x
+
+
+def expand(x: Any, axes: Any) -> Any:
+    for axis in sorted(axes):
+        x = x.unsqueeze(axis)
+    return x
+
+
+def broadcast(arrays: Any) -> Any:
+    return torch.broadcast_tensors(*arrays)
+
+
+def rows_like(v: Any, x: Any, axes: Any) -> Any:
+    return v.expand([1 if i in axes else n for i, n in enumerate(x.shape)])
+
+
+def astype(x: Any, dtype: Any) -> Any:
+    return x.to(dtype)
+
+
+def asarray(x: Any, like: Any) -> Any:
+    if isinstance(x, torch.Tensor):
+        return x
+    if like is None:
+        return torch.as_tensor(x)
+    dtype = like.dtype if like.dtype.is_floating_point else None
+    return torch.as_tensor(x, dtype=dtype, device=like.device)
+
+
+def default_float(x: Any) -> Any:
+    return widest(x)
+
+
+def is_float(x: Any) -> bool:
+    return x.dtype in (torch.float32, torch.float64, torch.float16, torch.bfloat16)
+
+
+def is_half(x: Any) -> bool:
+    return x.dtype in (torch.float16, torch.bfloat16)
+
+
+def is_complex(x: Any) -> bool:
+    return bool(x.dtype.is_complex)
+
+
+def widest(x: Any) -> Any:
+    return torch.float32 if x.device.type == "mps" else torch.float64
+
+
+def stop_gradient(x: Any) -> Any:
+    return x.detach()
+
+
+def barrier(x: Any) -> Any:
+    return x
+
+
+def high(x: Any) -> Any:
+    # A mask, not Veltkamp's multiplication: that one breaks when a compiler contracts it to an fma.
+    if x.dtype == torch.float32:
+        return (x.detach().view(torch.int32) & -4096).view(torch.float32)
+    return (x.detach().view(torch.int64) & -134217728).view(torch.float64)
+
+
+def can_look(x: Any) -> bool:
+    """False under torch.compile, export, vmap and other transforms, fake and meta tensors, and tracing subclasses."""
+    return not (
+        torch.compiler.is_compiling()
+        or torch._C._functorch.is_functorch_wrapped_tensor(x)
+        or type(x) not in (torch.Tensor, torch.nn.Parameter)
+        or x.device.type == "meta"
+        or torch.jit.is_tracing()
+        or torch._C._len_torch_dispatch_stack() > 0
+    )
+
+
+def may_look(x: Any) -> bool:
+    return can_look(x) and x.device.type == "cpu"
+
+
+def to_numpy(x: Any) -> Any:
+    x = x.detach().cpu()
+    return x.float().numpy() if x.dtype == torch.bfloat16 else x.numpy()
+
+
+def host_view(x: Any) -> Any:
+    if not may_look(x) or x.layout is not torch.strided or x.is_conj() or x.is_neg():
+        return None
+    return to_numpy(x)
+
+
+class _Op(torch.autograd.Function):
+    # What torch.compile takes: without `jvp`.
+    generate_vmap_rule = True
+
+    @staticmethod
+    def forward(evaluate: Any, gradients: Any, spec: Any, *arrays: Any) -> Any:
+        return evaluate(_this, spec, *arrays)
+
+    @staticmethod
+    def setup_context(ctx: Any, inputs: Any, output: Any) -> None:
+        _, ctx.gradients, ctx.spec = inputs[:3]
+        ctx.dtype = output.dtype
+        ctx.save_for_backward(*inputs[3:])
+        ctx.save_for_forward(*inputs[3:])
+
+    @staticmethod
+    def backward(ctx: Any, upstream: Any) -> Any:
+        slopes = ctx.gradients(_this, ctx.spec, *ctx.saved_tensors)
+        found = [
+            (upstream * slope).to(x.dtype) if need else None
+            for slope, x, need in zip(slopes, ctx.saved_tensors, ctx.needs_input_grad[3:])
+        ]
+        return (None, None, None, *found)
+
+
+class _OpWithForwardMode(_Op):
+    @staticmethod
+    def jvp(ctx: Any, *tangents: Any) -> Any:
+        slopes = ctx.gradients(_this, ctx.spec, *ctx.saved_tensors)
+        change = None
+        for slope, tangent in zip(slopes, tangents[3:]):
+            if tangent is not None:
+                part = sum(slope * tangent, ctx.spec.axes)
+                change = part if change is None else change + part
+        return None if change is None else change.to(ctx.dtype)
+
+
+def apply(evaluate: Any, gradients: Any, spec: Any, *arrays: Any) -> Any:
+    if torch.compiler.is_compiling():
+        return _Op.apply(evaluate, gradients, spec, *arrays)
+    return _OpWithForwardMode.apply(evaluate, gradients, spec, *arrays)
