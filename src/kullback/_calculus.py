@@ -20,6 +20,7 @@ from ._pairs import (
     attach,
     bregman,
     compute_dtype,
+    expm1,
     invalid,
     pair,
     phi,
@@ -42,8 +43,8 @@ def _difference(ops: Any, p: Array, q: Array, log_ratio: Array) -> Array:
     less = log_ratio < 0.0
     return ops.where(
         less,
-        p * ops.expm1(ops.where(less, log_ratio, 0.0)),
-        -(q * ops.expm1(-ops.where(less, 0.0, log_ratio))),
+        p * expm1(ops, ops.where(less, log_ratio, 0.0)),
+        -(q * expm1(ops, -ops.where(less, 0.0, log_ratio))),
     )
 
 
@@ -81,8 +82,8 @@ def _jeffreys_gradients(ops: Any, pr: Pair, axes: Any, _: float) -> tuple[Array,
 
 def _mixture(ops: Any, pr: Pair, w: float) -> tuple[Array, Array, Array]:
     l, less = pr.log_ratio, pr.log_ratio < 0.0
-    from_p = ops.log1p(w * ops.expm1(ops.where(less, l, 0.0)))
-    from_q = ops.log1p((1.0 - w) * ops.expm1(-ops.where(less, 0.0, l)))
+    from_p = ops.log1p(w * expm1(ops, ops.where(less, l, 0.0)))
+    from_q = ops.log1p((1.0 - w) * expm1(ops, -ops.where(less, 0.0, l)))
     m = (1.0 - w) * pr.p + w * pr.q
     return m, ops.where(less, from_p, l + from_q), ops.where(less, from_p - l, from_q)
 

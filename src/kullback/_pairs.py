@@ -53,6 +53,11 @@ def phi(ops: Any, x: Array) -> Array:
     return ops.where(x > -1.0, 0.5 * near * near * series, (ops.exp(far) - 1.0) - far)
 
 
+def expm1(ops: Any, x: Array) -> Array:
+    """e^x - 1 for x <= 0. Compilers do not always keep the accuracy of the library function."""
+    return x + phi(ops, x)
+
+
 def bregman(ops: Any, p: Array, q: Array, log_ratio: Array) -> Array:
     """p log(p/q) - p + q >= 0 elementwise, given log(q/p)."""
     # = p phi(log(q/p)). Where q is much the larger, p phi would overflow or be 0 * inf, and the sum has nothing to cancel.

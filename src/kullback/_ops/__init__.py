@@ -43,7 +43,6 @@ class Ops(Protocol):
     float32: Any
     float64: Any
     exp: Callable[[Array], Array]
-    expm1: Callable[[Array], Array]
     log: Callable[[Array], Array]
     log1p: Callable[[Array], Array]
     isnan: Callable[[Array], Array]

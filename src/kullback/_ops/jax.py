@@ -13,7 +13,7 @@ import numpy as np
 name = "JAX"
 exact_float32 = True
 float32, float64 = jnp.float32, jnp.float64
-exp, expm1, log, log1p, isnan, where = jnp.exp, jnp.expm1, jnp.log, jnp.log1p, jnp.isnan, jnp.where
+exp, log, log1p, isnan, where = jnp.exp, jnp.log, jnp.log1p, jnp.isnan, jnp.where
 total, mean, length, squeeze, expand = jnp.sum, jnp.mean, len, jnp.squeeze, jnp.expand_dims
 stop_gradient, to_numpy = jax.lax.stop_gradient, np.asarray
 

@@ -10,7 +10,7 @@ import numpy as np
 name = "NumPy"
 exact_float32 = True
 float32, float64 = np.float32, np.float64
-exp, expm1, log, log1p, isnan, where = np.exp, np.expm1, np.log, np.log1p, np.isnan, np.where
+exp, log, log1p, isnan, where = np.exp, np.log, np.log1p, np.isnan, np.where
 expand, total, mean, length = np.expand_dims, np.sum, np.mean, len
 to_numpy = np.asarray
 

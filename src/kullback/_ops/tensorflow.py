@@ -11,7 +11,7 @@ import tensorflow as tf
 name = "TensorFlow"
 exact_float32 = True
 float32, float64 = tf.float32, tf.float64
-exp, expm1, log, log1p, isnan = tf.math.exp, tf.math.expm1, tf.math.log, tf.math.log1p, tf.math.is_nan
+exp, log, log1p, isnan = tf.math.exp, tf.math.log, tf.math.log1p, tf.math.is_nan
 total, mean, squeeze = tf.reduce_sum, tf.reduce_mean, tf.squeeze
 stop_gradient, astype, from_host = tf.stop_gradient, tf.cast, tf.convert_to_tensor
 

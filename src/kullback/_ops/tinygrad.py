@@ -1,7 +1,7 @@
 """tinygrad primitives.
 
-tinygrad has no expm1 or log1p, its float32 exp is off by up to 4e-6, and its simplifier cancels (s - a) + a to s, rounding included;
-so here those functions are series, the formulas run in float64 where the device has it, and `barrier` materialises.
+tinygrad has no log1p, its float32 exp is off by up to 4e-6, and its simplifier cancels (s - a) + a to s, rounding included;
+so here log1p is a series, the formulas run in float64 where the device has it, and `barrier` materialises.
 """
 
 from __future__ import annotations
@@ -21,16 +21,6 @@ exp, log, isnan, total, mean = Tensor.exp, Tensor.log, Tensor.isnan, Tensor.sum,
 stop_gradient, barrier, to_numpy = Tensor.detach, Tensor.contiguous, Tensor.numpy
 
 _this = sys.modules[__name__]
-
-
-def expm1(x: Any) -> Any:
-    # Series for |x| < 1: 18 terms reach the last bit of float64.
-    inside = x.abs() < 1
-    y = inside.where(x, 0)
-    series = y * 0 + 1
-    for n in range(18, 1, -1):
-        series = series * y * (1 / n) + 1
-    return inside.where(y * series, inside.where(0, x).exp() - 1)
 
 
 def log1p(x: Any) -> Any:

@@ -10,7 +10,7 @@ import torch
 name = "PyTorch"
 exact_float32 = True
 float32, float64 = torch.float32, torch.float64
-exp, expm1, log, log1p, isnan, where = torch.exp, torch.expm1, torch.log, torch.log1p, torch.isnan, torch.where
+exp, log, log1p, isnan, where = torch.exp, torch.log, torch.log1p, torch.isnan, torch.where
 total, mean, length, squeeze = torch.sum, torch.mean, len, torch.squeeze
 from_host = torch.from_numpy
 
@@ -119,34 +119,35 @@ def host_view(x: Any) -> Any:
 
 
 class _Op(torch.autograd.Function):
-    # What torch.compile takes: without `jvp`.
+    # What torch.compile takes: without `jvp`, and without *args in `forward`.
     generate_vmap_rule = True
 
     @staticmethod
-    def forward(evaluate: Any, gradients: Any, spec: Any, *arrays: Any) -> Any:
-        return evaluate(_this, spec, *arrays)
+    def forward(evaluate: Any, gradients: Any, spec: Any, x: Any, y: Any, z: Any) -> Any:
+        return evaluate(_this, spec, *(array for array in (x, y, z) if array is not None))
 
     @staticmethod
     def setup_context(ctx: Any, inputs: Any, output: Any) -> None:
-        _, ctx.gradients, ctx.spec = inputs[:3]
+        _, ctx.gradients, ctx.spec, x, y, z = inputs
         ctx.dtype = output.dtype
-        ctx.save_for_backward(*inputs[3:])
-        ctx.save_for_forward(*inputs[3:])
+        ctx.save_for_backward(x, y, z)
+        ctx.save_for_forward(x, y, z)
 
     @staticmethod
     def backward(ctx: Any, upstream: Any) -> Any:
-        slopes = ctx.gradients(_this, ctx.spec, *ctx.saved_tensors)
+        arrays = [array for array in ctx.saved_tensors if array is not None]
+        slopes = ctx.gradients(_this, ctx.spec, *arrays)
         found = [
-            (upstream * slope).to(x.dtype) if need else None
-            for slope, x, need in zip(slopes, ctx.saved_tensors, ctx.needs_input_grad[3:])
+            (upstream * slope).to(array.dtype) if need else None
+            for slope, array, need in zip(slopes, arrays, ctx.needs_input_grad[3:])
         ]
-        return (None, None, None, *found)
+        return (None, None, None, *found, *(None,) * (3 - len(found)))
 
 
 class _OpWithForwardMode(_Op):
     @staticmethod
     def jvp(ctx: Any, *tangents: Any) -> Any:
-        slopes = ctx.gradients(_this, ctx.spec, *ctx.saved_tensors)
+        slopes = ctx.gradients(_this, ctx.spec, *(array for array in ctx.saved_tensors if array is not None))
         change = None
         for slope, tangent in zip(slopes, tangents[3:]):
             if tangent is not None:
@@ -155,7 +156,7 @@ class _OpWithForwardMode(_Op):
         return None if change is None else change.to(ctx.dtype)
 
 
-def apply(evaluate: Any, gradients: Any, spec: Any, *arrays: Any) -> Any:
+def apply(evaluate: Any, gradients: Any, spec: Any, x: Any, y: Any = None, z: Any = None) -> Any:
     if torch.compiler.is_compiling():
-        return _Op.apply(evaluate, gradients, spec, *arrays)
-    return _OpWithForwardMode.apply(evaluate, gradients, spec, *arrays)
+        return _Op.apply(evaluate, gradients, spec, x, y, z)
+    return _OpWithForwardMode.apply(evaluate, gradients, spec, x, y, z)
