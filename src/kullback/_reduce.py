@@ -16,8 +16,8 @@ def check_options(reduction: Any, keepdims: bool, base: Any) -> None:
         raise ValueError(f"reduction is {reduction!r}: it must be one of {', '.join(map(repr, REDUCTIONS))}")
     if keepdims and reduction != "none":
         raise ValueError(f"keepdims=True needs reduction='none', not {reduction!r}: a single number has no axes to keep")
-    if base is not None and not (isinstance(base, (int, float)) and base > 0 and base != 1):
-        raise ValueError(f"base is {base!r}: it must be a positive number other than 1 (2 for bits, 10 for dits, None for nats)")
+    if base is not None and not (isinstance(base, (int, float)) and base > 1):
+        raise ValueError(f"base is {base!r}: it must be a number above 1 (2 for bits, 10 for dits, None for nats)")
 
 
 def reduce_rows(inputs: Inputs, values: Array, *, reduction: str, keepdims: bool, base: float | None) -> Array:

@@ -1,0 +1,270 @@
+"""The calculation by hand: every term of KL(P‖Q), the totals beside it, and a sentence on what dominates.
+
+`explain` computes and returns a record; how it looks as text, on a terminal or as HTML is `_report`'s business.
+Totals come from the library's own functions, never from adding up terms. Imports nothing but NumPy.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any, NamedTuple
+
+import numpy as np
+import numpy.typing as npt
+
+from ._divergences import js, kl
+from ._entropies import cross_entropy, entropy
+from ._forms import align, has_labels, parse_form, prepare
+from ._ops import ops_of
+from ._pairs import LOG_FORMS, pair
+from ._reduce import check_options
+
+Floats = npt.NDArray[np.float64]
+
+SCHEMA = "kullback.explain/1"
+_PLURAL = {"probs": "probabilities", "log_probs": "log-probabilities", "logits": "logits", "counts": "counts"}
+
+
+class Given(NamedTuple):
+    """How a side was given: its form, the sum it was divided by (of the exponentials, for logs), and that in a sentence."""
+
+    form: str
+    total: float
+    note: str
+
+
+@dataclass(frozen=True, eq=False, repr=False)
+class Explanation:
+    """What `explain` returns. `str()` is a table in plain text, notebooks show it as HTML, `to_dict()` is ready for JSON.
+
+    `log_ratio` is log(p/q): inf where q = 0 < p, -inf where p = 0 < q, NaN where both are 0 (such a category adds nothing).
+    `terms_pq` are p·log(p/q), whose sum is `kl_pq`; `terms_qp` are q·log(q/p), whose sum is `kl_qp`. Everything is in `unit`.
+    """
+
+    labels: tuple[str, ...]
+    labelled: bool
+    p: Floats
+    q: Floats
+    log_ratio: Floats
+    terms_pq: Floats
+    terms_qp: Floats
+    kl_pq: float
+    kl_qp: float
+    entropy_p: float
+    entropy_q: float
+    cross_entropy_pq: float
+    cross_entropy_qp: float
+    js: float
+    base: float
+    unit: str
+    given_p: Given
+    given_q: Given
+
+    @property
+    def summary(self) -> str:
+        """What makes KL(P‖Q) what it is, in a sentence or two."""
+        from ._report.words import summary
+
+        return summary(self)
+
+    def to_dict(self) -> dict[str, Any]:
+        """The record as JSON can hold it: numbers that are not finite are the strings "inf", "-inf" and "nan"; `float` reads all back."""
+        columns = zip(self.labels, self.p, self.q, self.log_ratio, self.terms_pq, self.terms_qp)
+        return {
+            "schema": SCHEMA,
+            "unit": self.unit,
+            "base": self.base,
+            "kl_pq": _json(self.kl_pq),
+            "kl_qp": _json(self.kl_qp),
+            "js": _json(self.js),
+            "entropy_p": _json(self.entropy_p),
+            "entropy_q": _json(self.entropy_q),
+            "cross_entropy_pq": _json(self.cross_entropy_pq),
+            "cross_entropy_qp": _json(self.cross_entropy_qp),
+            "given": {
+                name: {"form": given.form, "sum": _json(given.total), "note": given.note}
+                for name, given in (("p", self.given_p), ("q", self.given_q))
+            },
+            "summary": self.summary,
+            "categories": [
+                {"label": label, "p": _json(p), "q": _json(q), "log_ratio": _json(r), "term_pq": _json(t), "term_qp": _json(s)}
+                for label, p, q, r, t, s in columns
+            ],
+        }
+
+    def __repr__(self) -> str:
+        return f"<Explanation of {len(self.p)} categories: KL(P‖Q) = {self.kl_pq:.6g}, KL(Q‖P) = {self.kl_qp:.6g} {self.unit}>"
+
+    def __str__(self) -> str:
+        from ._report.text import to_text
+
+        return to_text(self)
+
+    def _repr_html_(self) -> str:
+        from ._report.html import to_html
+
+        return to_html(self)
+
+
+def _json(x: float) -> float | str:
+    return float(x) if math.isfinite(x) else str(float(x))
+
+
+def explain(
+    p: Any,
+    q: Any,
+    *,
+    form: Any = "probs",
+    base: float | None = None,
+    labels: Sequence[Any] | None = None,
+    prior: float | None = None,
+    temperature: float | None = None,
+) -> Explanation:
+    """Every term of KL(P‖Q) and KL(Q‖P) for one pair of distributions, with the totals and what dominates them.
+
+    Print it for a table; in a notebook it shows itself. The command `kullback explain P Q` does the same.
+
+    Parameters
+    ----------
+    p, q : array_like, or mappings or pandas Series
+        One distribution each, in any framework `kl` takes. Mappings and Series are aligned by label.
+    form, base, prior, temperature
+        As in `kl`.
+    labels : sequence, optional
+        A name for each category of arrays; their positions by default.
+
+    Returns
+    -------
+    Explanation
+        Computed in float64, from the values as given. Not differentiable: for that, call `kl`.
+
+    Notes
+    -----
+    A term p·log(p/q) is negative where p < q; the sum never is. p = 0 adds nothing; q = 0 < p makes the sum infinite, and the
+    summary says which category did it.
+
+    Examples
+    --------
+    >>> import kullback as kb
+    >>> e = kb.explain({"cat": 5, "dog": 3, "owl": 2}, {"cat": 1, "dog": 4, "owl": 1}, form="counts", base=2)
+    >>> print(e.summary)
+    'cat', which P gives 0.5 and Q 0.167, adds 0.792 bits, more than all of KL(P‖Q): negative terms take 0.346 back.
+    >>> round(e.kl_pq, 6), e.unit, e.labels
+    (0.499487, 'bits', ('cat', 'dog', 'owl'))
+    """
+    check_options("none", False, base)
+    forms = parse_form(form, 2)
+    named: list[tuple[str, Any]] = [("p", p), ("q", q)]
+    own_labels: list[Any] | None = None
+    if any(has_labels(x) for _, x in named):
+        if labels is not None:
+            raise ValueError("labels was passed, but p and q carry labels of their own: leave it out")
+        arrays, own_labels = align(named, forms)
+        named = list(zip(("p", "q"), arrays))
+    rows = [(name, _one_row(name, x)) for name, x in named]
+    # Judged in the dtype it came in (half precision may sum to 1 ± 0.05), then computed in float64, which holds all of them exactly.
+    kl(rows[0][1], rows[1][1], form=forms, temperature=temperature, prior=prior, check=True)
+    x, y = (_to_float64(row) for _, row in rows)
+    if isinstance(labels, str):
+        raise TypeError(f"labels is the string {labels!r}: pass a list of names, e.g. ['cat', 'dog']")
+    shown = tuple(map(str, own_labels if own_labels is not None else labels if labels is not None else range(len(x))))
+    if len(shown) != len(x):
+        raise ValueError(f"labels has {len(shown)} entr{'y' if len(shown) == 1 else 'ies'} for {len(x)} categories: it needs one for each")
+
+    options: dict[str, Any] = {"base": base, "prior": prior, "temperature": temperature, "check": False}
+    back = forms[::-1]
+    unit_base = math.e if base is None else float(base)
+    p_norm, q_norm, log_ratio, terms_pq, terms_qp = _terms(x, y, forms, base, prior, temperature)
+    return Explanation(
+        labels=shown,
+        labelled=own_labels is not None or labels is not None,
+        p=p_norm,
+        q=q_norm,
+        log_ratio=log_ratio,
+        terms_pq=terms_pq,
+        terms_qp=terms_qp,
+        kl_pq=float(kl(x, y, form=forms, **options)),
+        kl_qp=float(kl(y, x, form=back, **options)),
+        entropy_p=float(entropy(x, form=forms[0], **options)),
+        entropy_q=float(entropy(y, form=forms[1], **options)),
+        cross_entropy_pq=float(cross_entropy(x, y, form=forms, **options)),
+        cross_entropy_qp=float(cross_entropy(y, x, form=back, **options)),
+        js=float(js(x, y, form=forms, **options)),
+        base=unit_base,
+        unit={math.e: "nats", 2.0: "bits", 10.0: "dits"}.get(unit_base, f"base-{unit_base:g} units"),
+        given_p=_given("P", x, forms[0], prior, temperature),
+        given_q=_given("Q", y, forms[1], prior, temperature),
+    )
+
+
+def _one_row(name: str, x: Any) -> Any:
+    """x as an array with one axis; (1, K) is one row too."""
+    if isinstance(x, (list, tuple)):
+        try:
+            x = np.asarray(x)
+        except ValueError:  # ragged, or a list of something else: `kl` says what is wrong
+            return x
+    shape = tuple(getattr(x, "shape", ()))
+    if len(shape) > 1:
+        if math.prod(shape[:-1]) != 1:
+            raise ValueError(f"{name} has shape {shape}, several distributions: explain takes one, so pick a row, e.g. {name}[0]")
+        x = x[(0,) * (len(shape) - 1) + (...,)]
+    return x
+
+
+def _to_float64(x: Any) -> Floats:
+    ops = ops_of(x)
+    return np.asarray(x if ops is None else ops.to_numpy(x)).astype(np.float64)
+
+
+def _terms(x: Floats, y: Floats, forms: Any, base: Any, prior: Any, temperature: Any) -> tuple[Floats, ...]:
+    """Normalised p and q, log(p/q), p·log(p/q) and q·log(q/p)."""
+    inputs = prepare((("p", x), ("q", y)), form=forms, axis=-1, weights=None, temperature=temperature, prior=prior, check=False)
+    unit = 1.0 if base is None else math.log(base)
+    with np.errstate(all="ignore"):
+        pr = pair(inputs.ops, inputs.spec("kl"), inputs.arrays[0], inputs.arrays[1], inputs.scale)
+        log_ratio = np.where(pr.only_p, np.inf, np.where(pr.only_q, -np.inf, -pr.log_ratio / unit))
+        terms_pq = np.where(pr.only_p, np.inf, np.where(pr.only_q, 0.0, pr.p * log_ratio))
+        terms_qp = np.where(pr.only_q, np.inf, np.where(pr.only_p, 0.0, -pr.q * log_ratio))
+    neither = (pr.p == 0.0) & (pr.q == 0.0) & (log_ratio == 0.0)
+    found = [pr.p, pr.q, np.where(neither, np.nan, log_ratio), terms_pq, terms_qp]
+    found = [np.asarray(array) + 0.0 for array in found]  # a copy, without negative zeros
+    for array in found:
+        array.flags.writeable = False
+    return tuple(found)
+
+
+def _given(side: str, x: Floats, form: str, prior: float | None, temperature: float | None) -> Given:
+    start = f"{side} was given as {_PLURAL[form]}"
+    if form in LOG_FORMS:
+        with np.errstate(over="ignore"):
+            total = float(np.exp(x / (temperature or 1.0)).sum())
+        warm = f" divided by the temperature {temperature:g}" if temperature not in (None, 1) else ""
+        if form == "logits" or warm:
+            return Given(form, total, f"{start},{warm}{' and' if warm else ''} turned into probabilities by softmax.")
+        return Given(form, total, f"{start}, whose exponentials {_sums_to(total)}.")
+    total = float(x.sum())
+    if form == "counts" and prior is None:
+        return Given(form, total, f"{start}, which sum to {_short(total)}; divided by that.")
+    if form == "counts":
+        grown = total + float(prior or 0) * len(x)
+        added = f"the prior {prior:g} was added to each of the {len(x):,}, and all divided by {_short(grown)}"
+        return Given(form, grown, f"{start}, which sum to {_short(total)}; {added}.")
+    mixed = "" if prior is None else f"; then mixed with a share of {prior:g} of the uniform distribution"
+    return Given(form, total, f"{start}, which {_sums_to(total)}{mixed}.")
+
+
+def _short(x: float) -> str:
+    return f"{x:,.0f}" if x.is_integer() and abs(x) < 1e15 else f"{x:.10g}"
+
+
+def _sums_to(total: float) -> str:
+    off = total - 1.0
+    if math.isnan(total):
+        return "hold NaN"
+    if abs(off) <= 1e-12:
+        return "sum to 1"
+    shown = f"{total:.7g}" if abs(off) >= 1e-5 else f"1 {'+' if off > 0 else '-'} {abs(off):.1g}"
+    return f"sum to {shown}; divided by that"

@@ -1,0 +1,201 @@
+"""Reading one distribution, or labels, as a person types them: inline, or from a .csv, .json or .npy file.
+
+Says in one sentence what is wrong and where (`ReadError`). Never unpickles. Knows nothing of divergences.
+"""
+
+from __future__ import annotations
+
+import csv
+import json
+import os
+import re
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+SUFFIXES = (".csv", ".json", ".npy")
+_MISSING = {"na", "n/a", "nan", "null", "none", "missing"}
+_NOT_FINITE = {"inf", "-inf", "nan", "Infinity", "-Infinity", "NaN"}
+
+
+class ReadError(ValueError):
+    """What cannot be read, and why, in one sentence."""
+
+
+def read_distribution(text: str, *, name: str) -> Any:
+    """A NumPy array, or a dict from label to number where the file has labels."""
+    text = text.strip()
+    path = Path(text)
+    if path.suffix.lower() in SUFFIXES:
+        _must_be_file(path)
+        reader = {".csv": _from_csv, ".json": _from_json, ".npy": _from_npy}[path.suffix.lower()]
+        try:
+            return reader(path)
+        except OSError as error:
+            raise ReadError(f"{path}: {error.strerror or error}") from None
+        except UnicodeDecodeError:
+            raise ReadError(f"{path} is not UTF-8 text") from None
+    if re.search(r"\d|inf|nan", text, re.IGNORECASE) and not re.search(r"[^\d\s.,eE+\-\[\]()infaINFA]", text):
+        return _inline(text, name)
+    if os.path.exists(path):  # unlike Path.exists, False for what cannot be a name at all
+        _must_be_file(path)
+        raise ReadError(f"{path}: cannot tell its format from its name; use {', '.join(SUFFIXES[:-1])} or {SUFFIXES[-1]}")
+    raise ReadError(f"{name} is {text!r}: neither numbers separated by commas, such as 0.5,0.3,0.2, nor the name of a file there is")
+
+
+def read_labels(text: str) -> list[str]:
+    """Labels separated by commas (quotes protect a comma), or a text file with one a line."""
+    path = Path(text)
+    if os.path.isdir(path):
+        raise ReadError(f"labels: {path} is a directory, not a file")
+    if os.path.isfile(path):
+        try:
+            lines = path.read_text(encoding="utf-8-sig").split("\n")
+        except OSError as error:
+            raise ReadError(f"labels: {path}: {error.strerror or error}") from None
+        except UnicodeDecodeError:
+            raise ReadError(f"labels: {path} is not UTF-8 text") from None
+        if lines[-1] == "":
+            lines.pop()
+        if not lines:
+            raise ReadError(f"labels: {path} is empty")
+        return lines
+    if "," not in text and re.search(r"[./\\]", text):
+        raise ReadError(f"labels: there is no file {text}")
+    return next(csv.reader([text], skipinitialspace=True))
+
+
+def _must_be_file(path: Path) -> None:
+    if os.path.isdir(path):
+        raise ReadError(f"{path} is a directory, not a file")
+    if not os.path.exists(path):
+        raise ReadError(f"there is no file {path}")
+
+
+def _number(cell: str) -> float | None:
+    try:
+        return float(cell)
+    except ValueError:
+        return None
+
+
+def _inline(text: str, name: str) -> Any:
+    inner = text[1:-1] if text[:1] + text[-1:] in ("[]", "()") else text
+    cells = re.split(r"\s*,\s*|\s+", inner.strip())
+    values = []
+    for position, cell in enumerate(cells, 1):
+        value = _number(cell)
+        if value is None:
+            what = "is empty" if cell == "" else f"is {cell!r}, which is not a number"
+            raise ReadError(f"{name} is {text!r}: its entry {position} {what}")
+        values.append(value)
+    return np.array(values)
+
+
+def _is_header(cell: str) -> bool:
+    """A word, and not one that stands for a missing number: a mistyped value must not pass for a header."""
+    return bool(re.match(r"[^\W\d]", cell)) and "." not in cell and cell.lower() not in _MISSING
+
+
+def _from_csv(path: Path) -> Any:
+    with path.open(encoding="utf-8-sig", newline="") as file:
+        reader = csv.reader(file, skipinitialspace=True)
+        try:
+            lines = [(reader.line_num, [cell.strip() for cell in cells]) for cells in reader if any(cell.strip() for cell in cells)]
+        except csv.Error as error:
+            raise ReadError(f"{path}, line {reader.line_num}: {error}") from None
+    if not lines:
+        raise ReadError(f"{path} is empty")
+    columns = len(lines[0][1])
+    one_row = len(lines) == 1 and (columns > 2 or all(_number(cell) is not None for cell in lines[0][1]))
+    if columns > 2 and not one_row:
+        raise ReadError(
+            f"{path} has {len(lines)} lines of {columns} columns: a distribution is one row, one column, or two columns label,value; "
+            "keep one"
+        )
+    for line, cells in lines:
+        if len(cells) != columns:
+            raise ReadError(f"{path}, line {line}: {len(cells)} cells where line {lines[0][0]} has {columns}")
+    if one_row:
+        return np.array([_csv_number(path, lines[0][0], cell) for cell in lines[0][1]])
+    if len(lines) > 1 and _is_header(lines[0][1][-1]):
+        lines = lines[1:]
+    values = [_csv_number(path, line, cells[-1]) for line, cells in lines]
+    if columns == 1:
+        return np.array(values)
+    table: dict[str, float] = {}
+    for (line, (label, _)), value in zip(lines, values):
+        if label == "":
+            raise ReadError(f"{path}, line {line}: the label is empty")
+        if label in table:
+            raise ReadError(f"{path}, line {line}: the label {label!r} is there twice")
+        table[label] = value
+    return table
+
+
+def _csv_number(path: Path, line: int, cell: str) -> float:
+    value = _number(cell)
+    if value is None:
+        raise ReadError(f"{path}, line {line}: {'an empty cell' if cell == '' else repr(cell)} is not a number")
+    return value
+
+
+def _from_json(path: Path) -> Any:
+    text = path.read_text(encoding="utf-8-sig")
+    if not text.strip():
+        raise ReadError(f"{path} is empty")
+
+    def unique(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+        table = dict(pairs)
+        if len(table) != len(pairs):
+            labels = [label for label, _ in pairs]
+            twice = next(label for label in labels if labels.count(label) > 1)
+            raise ReadError(f"{path}: the label {twice!r} is there twice")
+        return table
+
+    try:
+        data = json.loads(text, object_pairs_hook=unique)
+    except json.JSONDecodeError as error:
+        raise ReadError(f"{path}, line {error.lineno}, column {error.colno}: not JSON ({error.msg})") from None
+    except RecursionError:
+        data = [[]]
+    found: Any
+    if isinstance(data, list):
+        found = np.array([_json_number(path, f"entry {i}", x) for i, x in enumerate(data, 1)])
+    elif isinstance(data, dict):
+        found = {label: _json_number(path, repr(label), x) for label, x in data.items()}
+    else:
+        raise ReadError(f"{path} holds {data!r}: it must be a list of numbers or an object from label to number")
+    if len(found) == 0:
+        raise ReadError(f"{path} holds no values")
+    return found
+
+
+def _json_number(path: Path, where: str, x: Any) -> float:
+    if isinstance(x, (list, dict)):
+        raise ReadError(f"{path}: {where} is nested; one distribution is a list of numbers or an object from label to number, so pick one")
+    if x in _NOT_FINITE if isinstance(x, str) else isinstance(x, (int, float)) and not isinstance(x, bool):
+        try:
+            return float(x)
+        except OverflowError:
+            pass
+    raise ReadError(f"{path}: {where} is {json.dumps(x)}, which is not a number")
+
+
+def _from_npy(path: Path) -> Any:
+    if path.stat().st_size == 0:
+        raise ReadError(f"{path} is empty")
+    try:
+        array = np.load(path, allow_pickle=False)
+    except (ValueError, EOFError) as error:
+        if "pickle" in str(error):
+            raise ReadError(
+                f"{path} is no plain array or holds pickled objects, which are never unpickled: save numbers with numpy.save"
+            ) from None
+        raise ReadError(f"{path} is not a readable .npy file: {error}") from None
+    if not isinstance(array, np.ndarray):
+        raise ReadError(f"{path} is an archive of several arrays: save one of them with numpy.save")
+    if array.size == 0:
+        raise ReadError(f"{path} holds no values")
+    return array
