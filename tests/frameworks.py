@@ -1,0 +1,209 @@
+"""The frameworks every test runs on: how to make an array, call a function (eagerly or compiled) and differentiate it."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable
+from typing import Any
+
+os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3")
+os.environ.setdefault("JAX_PLATFORMS", "cpu")
+
+import array_api_strict
+import jax
+import jax.numpy as jnp
+import numpy as np
+import tensorflow as tf
+import tinygrad
+import torch
+
+Function = Callable[..., Any]
+
+
+class Framework:
+    """`run` and `gradients` take a function of native arrays and NumPy arguments; results come back as NumPy float64."""
+
+    name: str
+    type_name: str
+    differentiable = True
+    compiled = False
+    # Can it hold float64 at all?
+    double = True
+
+    def array(self, x: Any) -> Any:
+        raise NotImplementedError
+
+    def numpy(self, x: Any) -> np.ndarray:
+        return np.asarray(x)
+
+    def run(self, function: Function, *arrays: Any) -> np.ndarray:
+        return self.numpy(self.transform(function)(*map(self.array, arrays)))
+
+    def transform(self, function: Function) -> Function:
+        return function
+
+    def gradients(self, function: Function, *arrays: Any) -> list[np.ndarray]:
+        """Derivatives of the sum of function(*arrays) with respect to each array."""
+        raise NotImplementedError
+
+    def __repr__(self) -> str:
+        return self.name
+
+
+class NumPy(Framework):
+    name = "numpy"
+    differentiable = False
+
+    def array(self, x):
+        return np.asarray(x)
+
+
+class Strict(Framework):
+    name = "array-api-strict"
+    differentiable = False
+
+    def array(self, x):
+        return array_api_strict.asarray(x)
+
+    def numpy(self, x):
+        return np.from_dlpack(x)
+
+
+class Torch(Framework):
+    name = "torch"
+
+    def array(self, x):
+        x = np.asarray(x)
+        # torch does not know NumPy's bfloat16
+        return torch.tensor(x.astype(np.float32)).bfloat16() if x.dtype.name == "bfloat16" else torch.tensor(x)
+
+    def numpy(self, x):
+        return x.detach().numpy()
+
+    def gradients(self, function, *arrays):
+        native = [self.array(x).requires_grad_() for x in arrays]
+        result = self.transform(function)(*native).sum()
+        return [g.numpy() for g in torch.autograd.grad(result, native)]
+
+
+class TorchCompiled(Torch):
+    name = "torch-compiled"
+    compiled = True
+
+    def transform(self, function):
+        # The default limit of recompilations would quietly fall back to eager.
+        torch._dynamo.reset()
+        return torch.compile(function, fullgraph=True, dynamic=False)
+
+
+class Jax(Framework):
+    name = "jax"
+    double = False
+
+    def array(self, x):
+        return jnp.asarray(x)
+
+    def gradients(self, function, *arrays):
+        summed = lambda *xs: jnp.sum(function(*xs))  # noqa: E731
+        return [np.asarray(g) for g in self.transform(jax.grad(summed, argnums=tuple(range(len(arrays)))))(*map(self.array, arrays))]
+
+
+class JaxJit(Jax):
+    name = "jax-jit"
+    compiled = True
+
+    def transform(self, function):
+        return jax.jit(function)
+
+
+class JaxDouble(JaxJit):
+    """JAX with x64 on: its float64."""
+
+    name = "jax-jit-x64"
+    double = True
+
+    def run(self, function, *arrays):
+        with jax.enable_x64(True):
+            return super().run(function, *arrays)
+
+    def gradients(self, function, *arrays):
+        with jax.enable_x64(True):
+            return super().gradients(function, *arrays)
+
+
+class TensorFlow(Framework):
+    name = "tensorflow"
+
+    def array(self, x):
+        return tf.convert_to_tensor(x)
+
+    def gradients(self, function, *arrays):
+        native = [self.array(x) for x in arrays]
+
+        def differentiate(*native):
+            with tf.GradientTape() as tape:
+                tape.watch(native)
+                result = tf.reduce_sum(function(*native))
+            return tape.gradient(result, native)
+
+        return [np.asarray(g) for g in self.transform(differentiate)(*native)]
+
+
+class TensorFlowGraph(TensorFlow):
+    name = "tensorflow-function"
+    compiled = True
+
+    def transform(self, function):
+        return tf.function(function)
+
+
+class TensorFlowXla(TensorFlow):
+    name = "tensorflow-xla"
+    compiled = True
+
+    def transform(self, function):
+        return tf.function(function, jit_compile=True)
+
+
+class Tinygrad(Framework):
+    name = "tinygrad"
+
+    def array(self, x):
+        return tinygrad.Tensor(np.asarray(x)).realize()
+
+    def numpy(self, x):
+        return x.numpy()
+
+    def gradients(self, function, *arrays):
+        native = [self.array(x) for x in arrays]
+
+        def differentiate(*native):
+            return [g.realize() for g in function(*native).sum().gradient(*native)]
+
+        return [g.numpy() for g in self.transform(differentiate)(*native)]
+
+
+class TinygradJit(Tinygrad):
+    name = "tinygrad-jit"
+    compiled = True
+
+    def transform(self, function):
+        def realized(*xs):
+            result = function(*xs)
+            return [r.realize() for r in result] if isinstance(result, list) else result.realize()
+
+        jitted = tinygrad.TinyJit(realized)
+
+        def third_call(*xs):
+            # TinyJit runs eagerly, then captures, then replays.
+            jitted(*xs)
+            jitted(*xs)
+            return jitted(*xs)
+
+        return third_call
+
+
+ALL: list[Framework] = [
+    NumPy(), Strict(), Torch(), TorchCompiled(), Jax(), JaxJit(), JaxDouble(), TensorFlow(), TensorFlowGraph(), TensorFlowXla(),
+    Tinygrad(), TinygradJit(),
+]  # fmt: skip

@@ -1,0 +1,156 @@
+"""Values and gradients against mpmath, on every framework: the bounds of the contract, from KL 1e-14 up to what the dtype can hold."""
+
+from __future__ import annotations
+
+from functools import cache
+
+import ml_dtypes
+import numpy as np
+import oracle
+import pytest
+from conftest import GRADIENT_BOUND, VALUE_BOUND
+
+import kullback as kb
+
+# 100,000 categories are 1,000 different ones, each 100 times, in random order: the oracle needs 1,000 evaluations, not 100,000.
+SIZES = {2: 1, 10: 1, 1000: 1, 100_000: 100}
+# Root mean square differences of the logits; KL is about half their square, so from 1e-14 to far beyond where exp overflows.
+STEPS = (2e-7, 1e-6, 1e-4, 1e-2, 0.3, 1.0, 4.0, 30.0, 1e3, 1e6)
+SHIFTS = ((0, 0), (100, 0), (0, 100), (0, -100), (-100, 100))
+
+
+def _rows(size, dtype, form, make):
+    """make(rng, distinct, copies) yields pairs; rows with a true KL under 1e-14 are left out."""
+    copies = SIZES[size]
+    rng = np.random.default_rng((size, np.dtype(dtype).itemsize, len(str(form))))
+    order = rng.permutation(size)
+    xs, ys, values, to_xs, to_ys = [], [], [], [], []
+    for pair in make(rng, size // copies, copies):
+        x, y = (z.astype(dtype) for z in pair)
+        truth = oracle.kl(x, y, form, copies=copies)
+        if truth.value >= 1e-14:
+            values.append(truth.value)
+            for collected, z in ((xs, x), (ys, y), (to_xs, truth.to_x), (to_ys, truth.to_y)):
+                collected.append(np.tile(z, copies)[order])
+    assert len(values) >= 3
+    return np.stack(xs), np.stack(ys), np.array(values), np.stack(to_xs), np.stack(to_ys)
+
+
+@cache
+def logits(size, dtype):
+    """P nearly uniform, moderate, and peaked; either side shifted by ±100."""
+
+    def make(rng, distinct, copies):
+        for i, step in enumerate(STEPS):
+            for shift in SHIFTS if distinct < 1000 else (SHIFTS[i % len(SHIFTS)],):
+                a = rng.normal(size=distinct) * (0.01, 1.0, 6.0)[i % 3]
+                yield a + shift[0], a + step * rng.normal(size=distinct) + shift[1]
+
+    return _rows(size, dtype, "logits", make)
+
+
+@cache
+def log_probs(size, dtype):
+    def make(rng, distinct, copies):
+        for step in STEPS[:-2]:
+            a = rng.normal(size=distinct) * 2
+            b = a + step * rng.normal(size=distinct)
+            yield tuple(z - np.log(copies * np.exp(z).sum()) for z in (a, b))
+
+    return _rows(size, dtype, "log_probs", make)
+
+
+@cache
+def probs(size, dtype):
+    """Sums are off by rounding, and in some rows by nearly the 1e-3 that the contract accepts."""
+
+    def make(rng, distinct, copies):
+        for i, step in enumerate(STEPS[:-3]):
+            for off in (1.0, 1.0009, 0.9992) if distinct < 1000 else ((1.0, 1.0009, 0.9992)[i % 3],):
+                p = rng.dirichlet(np.full(distinct, 2.0))
+                q = p * np.exp(step * rng.normal(size=distinct))
+                # Below 1e-37 float32 is denormal, and XLA flushes denormals to zero.
+                yield p / copies, np.maximum(q / q.sum() * off / copies, 1e-37)
+
+    return _rows(size, dtype, "probs", make)
+
+
+@cache
+def counts(size, dtype):
+    def make(rng, distinct, copies):
+        for step in (1e-6, 1e-3, 0.3, 3.0):
+            p = rng.dirichlet(np.full(distinct, 2.0)) * 1e7 + 1
+            yield p, p * np.exp(step * rng.normal(size=distinct)) * 3.7
+
+    return _rows(size, dtype, "counts", make)
+
+
+@cache
+def mixed(size, dtype, form):
+    sides = {"probs": lambda z: z / z.sum(), "counts": lambda z: z * 1e5, "logits": np.log, "log_probs": lambda z: np.log(z / z.sum())}
+
+    def make(rng, distinct, copies):
+        for step in (1e-6, 1e-3, 0.3, 3.0):
+            p = rng.dirichlet(np.full(distinct, 2.0))
+            q = p * np.exp(step * rng.normal(size=distinct))
+            yield sides[form[0]](p), sides[form[1]](q)
+
+    return _rows(size, dtype, form, make)
+
+
+def _check(framework, data, form, dtype, rounding=0.0):
+    """`rounding`: of the log-ratio, where it cannot be had exactly; it moves KL by that times sqrt(KL), and the gradient likewise."""
+    x, y, truth, to_x, to_y = data
+    value = framework.run(lambda x, y: kb.kl(x, y, form=form), x, y)
+    assert value.dtype == dtype
+    assert (value >= 0).all()
+    bound = VALUE_BOUND[dtype] * truth + rounding * np.sqrt(truth)
+    error = np.abs(value.astype(np.float64) - truth)
+    assert (error <= bound).all(), f"worst relative error {np.max(error / truth):.2e} at KL {truth[np.argmax(error / truth)]:.2e}"
+    if framework.differentiable:
+        for found, expected in zip(framework.gradients(lambda x, y: kb.kl(x, y, form=form), x, y), (to_x, to_y)):
+            for row, (f, e) in enumerate(zip(found, expected)):
+                worst = oracle.relative_error(f, e)
+                assert worst <= GRADIENT_BOUND[dtype] + rounding / np.sqrt(truth[row]), f"gradient off by {worst:.2e} at KL {truth[row]:.2e}"
+
+
+@pytest.fixture
+def native(framework, dtype):
+    """The framework, or nothing to test: JAX without x64 has no float64 (jax-jit-x64 covers it)."""
+    return framework if dtype == np.float32 or framework.double else None
+
+
+@pytest.mark.parametrize("size", SIZES)
+@pytest.mark.parametrize("form", ["logits", "log_probs", "probs"])
+def test_kl_and_its_gradients(native, dtype, size, form):
+    if native is not None:
+        _check(native, {"logits": logits, "log_probs": log_probs, "probs": probs}[form](size, dtype), form, dtype)
+
+
+@pytest.mark.parametrize("size", (2, 1000))
+@pytest.mark.parametrize("form", ["counts", ("probs", "log_probs"), ("logits", "probs"), ("counts", "logits")], ids=str)
+def test_counts_and_mixed_forms(native, dtype, size, form):
+    if native is None:
+        return
+    if form == "counts":
+        data = counts(size, dtype)
+    else:
+        data = mixed(size, dtype, form)
+    rounding = 0.0
+    if not (native.double and (dtype == np.float32 or form == "counts")):
+        # A log or a quotient of this dtype rounds: 5e-6 KL + C eps max|log p| sqrt(KL), C = 2 for the two sides of a log-ratio.
+        forms = (form, form) if isinstance(form, str) else form
+        rounding = 2 * np.finfo(dtype).eps * max(np.abs(z if "log" in f else np.log(z)).max() for z, f in zip(data, forms))
+    _check(native, data, form, dtype, rounding)
+
+
+@pytest.mark.parametrize("half", [np.float16, ml_dtypes.bfloat16], ids=["float16", "bfloat16"])
+def test_half_precision_is_as_exact_as_float32_on_the_same_numbers(framework, half, rng):
+    if framework.name == "array-api-strict":
+        return  # the standard has no half precision
+    a = rng.normal(size=(6, 50)).astype(half)
+    b = (a.astype(np.float32) + 0.05 * rng.normal(size=a.shape)).astype(half)
+    value = framework.run(lambda x, y: kb.kl(x, y, form="logits"), a, b)
+    assert value.dtype == np.float32
+    truth = [oracle.kl(x, y, "logits").value for x, y in zip(a, b)]
+    assert np.max(np.abs(value / truth - 1)) <= VALUE_BOUND[np.float32]
