@@ -48,8 +48,8 @@ _PLURAL = {"probs": "probabilities", "log_probs": "log-probabilities", "logits":
 
 
 def _suggested(forms: tuple[str, ...], which: int, form: str) -> str:
-    suggested = tuple(form if i == which else f for i, f in enumerate(forms))
-    return repr(suggested[0]) if len(set(suggested)) == 1 or len(forms) == 1 else repr(suggested)
+    # A caller who named one form for both most likely has two of the other.
+    return repr(form) if len(set(forms)) == 1 else repr(tuple(form if i == which else f for i, f in enumerate(forms)))
 
 
 def _complaint(row: Any, form: str, tolerance: float) -> tuple[str, str] | None:

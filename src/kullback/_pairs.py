@@ -25,11 +25,13 @@ class Spec(NamedTuple):
 
 
 class Pair(NamedTuple):
-    """Normalised p and q, log(q/p) (0 where both are absent, ±ABSENT where one is), where only one is present, and KL(P‖Q)."""
+    """Normalised p and q; log(q/p) (0 where both are absent, ±ABSENT where one is), and that less its mean under P; where only one
+    is present; KL(P‖Q)."""
 
     p: Array
     q: Array
     log_ratio: Array
+    centred: Array
     only_p: Array
     only_q: Array
     kl: Array
@@ -108,23 +110,27 @@ def _from_logs(ops: Any, a: Array, b: Array, axes: Any, scale: Array | None) -> 
     p, q = weight_a / za, weight_b / zb
     p_absent, q_absent = a == -math.inf, b == -math.inf
     only_p, only_q, either = q_absent & ~p_absent, p_absent & ~q_absent, p_absent | q_absent
-    # Logits may carry a large constant on one side: b - a then rounds, so its error is carried along.
-    d, d_error = two_diff(ops, ops.where(either, 0.0, b), ops.where(either, 0.0, a))
-    centre = ops.sum(p * d, axes)
-    d = (d - centre) + d_error
-    rest = ops.sum(p * d, axes)
-    u = d - rest
+    # Logits may carry a large constant on one side: b - a then rounds, so its error is carried along, and the difference of
+    # the largest entries, close to that constant, is taken off before anything is averaged.
+    d, d_error = two_diff(ops, ops.where(either, top_b, b), ops.where(either, top_a, a))
     top_d, top_error = two_diff(ops, top_b, top_a)
-    log_mass = ((top_d - centre) + top_error) - rest
+    d = (d - top_d) + (d_error - top_error)
+    mean = ops.sum(p * d, axes)
+    u = d - mean
     if scale is not None:
-        u, log_mass = u * scale, log_mass * scale
-    usual = ops.log(zb) - ops.log(za) + log_mass
+        u, mean = u * scale, mean * scale
+    log_z_ratio = ops.log(zb) - ops.log(za)
+    usual = log_z_ratio - mean
     above = p_absent | (u > 1.0)
     s = ops.sum(ops.where(above, q - p * (1.0 + u), p * phi(ops, ops.where(above, 0.0, u))), axes)
     s = s / ops.sum(ops.where(above, 0.0, q), axes)
-    kl = ops.where(usual > 1.0, usual, ops.log1p(s))
-    log_ratio = _with_absent(ops, u - kl, only_p, only_q, either)
-    return Pair(p, q, log_ratio, only_p, only_q, _infinite_where(ops, kl, only_p, za + zb, axes))
+    # Where P has mass that Q lacks, KL is infinite and the mean above means nothing, but other divergences still need log(q/p).
+    direct = (usual > 1.0) | any_of(ops, only_p, za, axes)
+    kl = ops.where(direct, usual, ops.log1p(s))
+    # u - KL; but for large KL that cancels where q is close to p, and the difference of the log-probabilities does not.
+    log_ratio = ops.where(direct, (d if scale is None else d * scale) - log_z_ratio, u - kl)
+    log_ratio = _with_absent(ops, log_ratio, only_p, only_q, either)
+    return Pair(p, q, log_ratio, u, only_p, only_q, _infinite_where(ops, kl, only_p, za + zb, axes))
 
 
 def _from_probs(ops: Any, p: Array, q: Array, axes: Any) -> Pair:
@@ -149,7 +155,7 @@ def _from_probs(ops: Any, p: Array, q: Array, axes: Any) -> Pair:
     log_ratio = _with_absent(ops, log_ratio, only_p, only_q, either)
     p, q = p / total_p, q / total_q
     kl = ops.sum(bregman(ops, p, q, log_ratio), axes)
-    return Pair(p, q, log_ratio, only_p, only_q, _infinite_where(ops, kl, only_p, total_p + total_q, axes))
+    return Pair(p, q, log_ratio, log_ratio + kl, only_p, only_q, _infinite_where(ops, kl, only_p, total_p + total_q, axes))
 
 
 def _as_logs(ops: Any, x: Array, form: str) -> Array:
@@ -174,7 +180,7 @@ def pair(ops: Any, spec: Spec, x: Array, y: Array, scale: Array | None = None) -
     return _from_logs(ops, _as_logs(ops, x, form_x), _as_logs(ops, y, form_y), spec.axes, scale)
 
 
-def textbook(ops: Any, spec: Spec, x: Array, y: Array, scale: Array | None = None) -> Pair:
+def textbook(ops: Any, spec: Spec, x: Array, y: Array, scale: Array | None = None) -> tuple[Array, Array, Array]:
     """The same p and q, and a log(q/p) of limited accuracy whose automatic derivatives, of any order, are right."""
     form_x, form_y = spec.forms
     axes = spec.axes
@@ -190,9 +196,12 @@ def textbook(ops: Any, spec: Spec, x: Array, y: Array, scale: Array | None = Non
             absent = z == 0.0
             sides.append((z / total, ops.log(ops.where(absent, 1.0, z)) - ops.log(total), absent))
     (p, log_p, p_absent), (q, log_q, q_absent) = sides
-    only_p, only_q, either = q_absent & ~p_absent, p_absent & ~q_absent, p_absent | q_absent
-    log_ratio = _with_absent(ops, log_q - log_p, only_p, only_q, either)
-    return Pair(p, q, log_ratio, only_p, only_q, -ops.sum(p * log_ratio, axes))
+    return p, q, ops.where(p_absent | q_absent, 0.0, log_q - log_p)
+
+
+def centre(ops: Any, p: Array, x: Array, axes: Any) -> Array:
+    """x less its mean under p."""
+    return x - ops.sum(p * x, axes)
 
 
 def attach(ops: Any, exact: Array, smooth: Array) -> Array:

@@ -24,7 +24,7 @@ def reduce_rows(inputs: Inputs, values: Array, *, reduction: str, keepdims: bool
     """`values` has one entry a row, with the category axes kept at size 1."""
     ops, weights = inputs.ops, inputs.weights
     if base is not None:
-        values = values * (1.0 / math.log(base))
+        values = values / math.log(base)
     total_weight = None
     if weights is not None:
         weights = ops.astype(weights, values.dtype)

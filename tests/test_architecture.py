@@ -1,0 +1,133 @@
+"""The layers, the light import, the public names, and the examples in docstrings and README."""
+
+from __future__ import annotations
+
+import ast
+import doctest
+import importlib
+import pkgutil
+import subprocess
+import sys
+from importlib.metadata import metadata, requires
+from pathlib import Path
+
+import pytest
+
+import kullback
+
+PACKAGE = Path(kullback.__file__).parent
+ROOT = Path(__file__).resolve().parents[1]
+
+# From the top down: a module may import from those above it, and from its own package.
+LAYERS = [
+    "_ops", "_kernels", "_pairs", "_calculus", "_forms", "_checks", "_reduce", "_divergences", "_entropies", "_report", "_explain", "_read",
+    "_cli", "__main__",
+]  # fmt: skip
+FRAMEWORKS = {"torch", "jax", "jaxlib", "tensorflow", "tinygrad", "keras", "cupy", "array_api_strict", "pandas"}
+MODULES = [m.name for m in pkgutil.walk_packages([str(PACKAGE)], "kullback.") if not m.name.endswith("__main__")]
+
+
+def _imports(path: Path):
+    """Absolute module names imported anywhere in a file, except under `if TYPE_CHECKING`."""
+    tree = ast.parse(path.read_text())
+    package = ("kullback", *path.relative_to(PACKAGE).with_suffix("").parts)
+    package = package[:-1]
+    skipped = set()
+    for node in ast.walk(tree):
+        if isinstance(node, ast.If) and "TYPE_CHECKING" in ast.dump(node.test):
+            skipped.update(ast.walk(node))
+    for node in ast.walk(tree):
+        if node in skipped:
+            continue
+        if isinstance(node, ast.Import):
+            yield from (alias.name for alias in node.names)
+        elif isinstance(node, ast.ImportFrom):
+            base = ".".join(package[: len(package) - node.level + 1]) if node.level else ""
+            module = ".".join(filter(None, (base, node.module)))
+            yield from (f"{module}.{alias.name}" for alias in node.names)
+
+
+@pytest.mark.parametrize("path", sorted(PACKAGE.rglob("*.py")), ids=lambda p: str(p.relative_to(PACKAGE)))
+def test_a_layer_imports_only_from_those_above(path):
+    own = path.relative_to(PACKAGE).with_suffix("").parts[0]
+    for name in _imports(path):
+        parts = name.split(".")
+        if parts[0] == "kullback" and len(parts) > 1 and own != "__init__":
+            other = parts[1]
+            if other in LAYERS and other != own:
+                assert LAYERS.index(other) < LAYERS.index(own), f"{own} imports {other}, which stands below it"
+        if parts[0] in FRAMEWORKS:
+            assert own == "_ops", f"{path.name} imports {parts[0]}"
+            assert path.stem == {"jaxlib": "jax"}.get(parts[0], parts[0])
+
+
+def test_every_module_has_its_place():
+    found = {p.relative_to(PACKAGE).with_suffix("").parts[0] for p in PACKAGE.rglob("*.py")}
+    assert found - {"__init__"} == set(LAYERS)
+
+
+def test_public_names():
+    assert kullback.__all__ == sorted(kullback.__all__)
+    for name in kullback.__all__:
+        assert getattr(kullback, name).__doc__
+    modules = {m.name for m in pkgutil.iter_modules([str(PACKAGE)])}
+    assert not modules & set(kullback.__all__)
+    assert {n for n in vars(kullback) if not n.startswith("_")} == set(kullback.__all__)
+
+
+def _loaded(statement: str) -> set[str]:
+    code = f"import sys\n{statement}\nprint(*{{m.split('.')[0] for m in sys.modules}})"
+    return set(subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True).stdout.split())
+
+
+def test_import_loads_numpy_and_scipy_only():
+    extra = _loaded("import kullback; kullback.kl([.5, .5], [.25, .75])") - _loaded("import scipy.special") - {"kullback"}
+    third_party = {name for name in extra if name not in sys.stdlib_module_names and not name.startswith("_")}
+    assert third_party == set()
+
+
+def test_import_costs_at_most_half_again_scipy_special():
+    def seconds(statement):
+        code = f"import time; t = time.perf_counter(); {statement}; print(time.perf_counter() - t)"
+        return float(subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True).stdout)
+
+    # Interleaved, and the smallest of several: this may run beside other load.
+    pairs = [(seconds("import kullback"), seconds("import scipy.special")) for _ in range(7)]
+    assert min(ours for ours, _ in pairs) <= 1.5 * min(theirs for _, theirs in pairs)
+
+
+def test_hard_dependencies_are_numpy_and_scipy():
+    hard = [r for r in requires("kullback") if "extra ==" not in r]
+    assert sorted(r.split(">")[0] for r in hard) == ["numpy", "scipy"]
+    assert set(metadata("kullback").get_all("Provides-Extra")) == {"cli", "torch", "jax", "tensorflow", "tinygrad", "all"}
+    assert metadata("kullback")["License-Expression"] == "BSD-3-Clause"
+    assert (PACKAGE / "py.typed").exists()
+
+
+@pytest.mark.parametrize("name", [m for m in MODULES if "._ops." not in m])
+def test_docstring_examples(name):
+    result = doctest.testmod(importlib.import_module(name), raise_on_error=False)
+    assert result.failed == 0
+
+
+def test_public_functions_have_examples():
+    for name in kullback.__all__:
+        if not isinstance(getattr(kullback, name), type):
+            assert ">>>" in getattr(kullback, name).__doc__, name
+
+
+def test_readme_examples():
+    result = doctest.testfile(str(ROOT / "README.md"), module_relative=False)
+    assert result.attempted > 10
+    assert result.failed == 0
+
+
+def test_formulas_are_free_of_data_dependent_python():
+    """`.item()`, boolean indexing and in-place writes would break tracers."""
+    for name in ("_pairs", "_calculus"):
+        source = (PACKAGE / f"{name}.py").read_text()
+        for node in ast.walk(ast.parse(source)):
+            assert not (isinstance(node, ast.Attribute) and node.attr in ("item", "tolist", "any", "all"))
+            if isinstance(node, (ast.Assign, ast.AugAssign)):
+                targets = node.targets if isinstance(node, ast.Assign) else [node.target]
+                assert not any(isinstance(t, ast.Subscript) for t in targets)
