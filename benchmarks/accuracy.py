@@ -99,11 +99,11 @@ PEERS = {
 def shown(error: float, negative: int) -> str:
     if error < 1e-3:
         text = f"{error:.0e}".replace("e-0", "e-")
-    elif error < 10:
+    elif error < 1:
         text = f"{100 * error:.2g}%"
     else:
-        text = f"×{error:.0e}".replace("e+0", "e").replace("e+", "e")
-    return f"{text} ({negative}/{ROWS} < 0)" if negative else text
+        text = f"×{error:.0f}" if error < 1000 else f"×{error:.0e}".replace("e+0", "e")
+    return f"{text}, {negative} of {ROWS} negative" if negative else text
 
 
 def table(rows: list[dict], form: str, only: tuple[str, ...] | None = None) -> str:

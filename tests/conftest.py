@@ -6,10 +6,6 @@ import numpy as np
 import pytest
 from frameworks import ALL
 
-VALUE_BOUND = {np.float32: 5e-6, np.float64: 1e-12}
-GRADIENT_BOUND = {np.float32: 1e-5, np.float64: 1e-11}
-
-
 @pytest.fixture(params=ALL, ids=repr)
 def framework(request):
     return request.param

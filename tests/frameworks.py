@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 import os
+import shutil
 from collections.abc import Callable
 from typing import Any
 
 os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3")
 os.environ.setdefault("JAX_PLATFORMS", "cpu")
+if shutil.which("clang") is None:
+    os.environ.setdefault("DEV", "PYTHON")  # tinygrad's CPU device compiles with clang; the interpreter is slow but needs nothing
 
 import array_api_strict
 import jax
@@ -29,6 +32,8 @@ class Framework:
     compiled = False
     # Can it hold float64 at all?
     double = True
+    # Only small arrays, to end this year.
+    slow = False
 
     def array(self, x: Any) -> Any:
         raise NotImplementedError
@@ -167,6 +172,8 @@ class TensorFlowXla(TensorFlow):
 
 class Tinygrad(Framework):
     name = "tinygrad"
+    # The interpreter takes a second for what compiled code does in a millisecond.
+    slow = os.environ.get("DEV") == "PYTHON"
 
     def array(self, x):
         return tinygrad.Tensor(np.asarray(x)).realize()

@@ -9,6 +9,10 @@ import numpy as np
 
 mp.mp.dps = 50
 
+# What the contract promises: relative for values, norm-wise for gradients.
+VALUE_BOUND = {np.float32: 5e-6, np.float64: 1e-12}
+GRADIENT_BOUND = {np.float32: 1e-5, np.float64: 1e-11}
+
 
 class Truth(NamedTuple):
     """KL(P‖Q) of the normalised inputs, and its derivatives with respect to the two arrays as given."""

@@ -7,6 +7,7 @@ already uses are ever loaded. Nothing here knows what a divergence is.
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Callable, Sequence
 from typing import Any, Protocol
 
@@ -76,48 +77,56 @@ class Ops(Protocol):
     def apply(self, evaluate: Any, gradients: Any, spec: Any, *arrays: Array) -> Array: ...
 
 
-# Filled as types are met. Values are modules or `array_api.Namespace` objects, both with the names of `Ops`.
+# Types met so far. Values are modules or `array_api.Namespace` objects, both with the names of `Ops`.
 _by_type: dict[type, Any] = {np.ndarray: numpy_ops}
 
 
-def _find(array_type: type, x: Any) -> Any:
-    # Literal import statements: torch.compile follows these on a first ("cold") call, but not importlib.
-    for base in array_type.__mro__:
-        root = base.__module__.split(".")[0]
-        if root == "torch":
+def ops_of(x: Any) -> Any:
+    """The primitives for `x`, or None if `x` belongs to no framework (a list, a number, nothing)."""
+    # torch.compile traces this on a first ("cold") call: it follows literal import statements and isinstance, but not importlib.
+    if x is None or isinstance(x, (bool, int, float, list, tuple, dict)):
+        return None
+    if "torch" in sys.modules:
+        import torch
+
+        if isinstance(x, torch.Tensor):
             from . import torch as torch_ops
 
             return torch_ops
-        if root in ("jax", "jaxlib"):
+    if type(x) not in _by_type:
+        _by_type[type(x)] = _find(x)
+    return _by_type[type(x)]
+
+
+def _find(x: Any) -> Any:
+    if isinstance(x, (np.ndarray, np.generic)):
+        return numpy_ops
+    if "jax" in sys.modules:
+        import jax
+
+        if isinstance(x, jax.Array):
             from . import jax as jax_ops
 
             return jax_ops
-        if root == "tensorflow":
+    if "tensorflow" in sys.modules:
+        import tensorflow as tf
+
+        if tf.is_tensor(x) or isinstance(x, tf.Variable):
             from . import tensorflow as tensorflow_ops
 
             return tensorflow_ops
-        if root == "tinygrad":
+    if "tinygrad" in sys.modules:
+        import tinygrad
+
+        if isinstance(x, tinygrad.Tensor):
             from . import tinygrad as tinygrad_ops
 
             return tinygrad_ops
-        if root == "numpy":
-            return numpy_ops
     if hasattr(x, "__array_namespace__"):
         from . import array_api
 
         return array_api.namespace(x)
     return None
-
-
-def ops_of(x: Any) -> Any:
-    """The primitives for `x`, or None if `x` belongs to no framework (a list, a number)."""
-    array_type = type(x)
-    if array_type in _by_type:
-        return _by_type[array_type]
-    ops = _find(array_type, x)
-    if ops is not None:
-        _by_type[array_type] = ops
-    return ops
 
 
 def common_ops(arguments: Sequence[tuple[str, Any]]) -> Any:

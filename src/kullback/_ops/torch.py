@@ -44,7 +44,8 @@ def rows_like(v: Any, x: Any, axes: Any) -> Any:
 
 
 def astype(x: Any, dtype: Any) -> Any:
-    return x.to(dtype)
+    # Not x.to(dtype) alone: PyTorch 2.11 compiles an output that is such a no-op to one without a gradient.
+    return x if x.dtype == dtype else x.to(dtype)
 
 
 def asarray(x: Any, like: Any) -> Any:

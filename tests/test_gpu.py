@@ -1,0 +1,106 @@
+"""On a GPU: exact values and gradients, results that stay on the device, no look at the values, compiled too. CI has none and says so."""
+
+from __future__ import annotations
+
+import numpy as np
+import oracle
+import pytest
+import torch
+from oracle import GRADIENT_BOUND, VALUE_BOUND
+
+import kullback as kb
+
+pytestmark = pytest.mark.skipif(not torch.cuda.is_available(), reason="no CUDA device here")
+STEPS = (2e-7, 1e-6, 1e-4, 1e-2, 0.3, 1.0, 4.0, 30.0, 1e3)
+
+
+def _data(form, dtype, size):
+    rng = np.random.default_rng((len(form), size))
+    rows = []
+    for i, step in enumerate(STEPS if form == "logits" else STEPS[:6]):
+        a = rng.normal(size=size) * (1.0, 5.0)[i % 2]
+        b = a + step * rng.normal(size=size)
+        if form == "logits":
+            rows.append((a, b + (0, 100, -100)[i % 3]))
+        else:
+            rows.append(tuple(np.exp(z) / np.exp(z).sum() * off for z, off in ((a, 1.0), (b, (1.0, 1.0009)[i % 2]))))
+    pairs = [(x.astype(dtype), y.astype(dtype)) for x, y in rows]
+    truths = [oracle.kl(x, y, form) for x, y in pairs]
+    kept = [i for i, t in enumerate(truths) if t.value > 1e-14]
+    return np.stack([pairs[i][0] for i in kept]), np.stack([pairs[i][1] for i in kept]), [truths[i] for i in kept]
+
+
+@pytest.mark.parametrize("compiled", [False, True], ids=["eager", "compiled"])
+@pytest.mark.parametrize("size", [2, 1000])
+@pytest.mark.parametrize("form", ["logits", "probs"])
+@pytest.mark.parametrize("dtype", [np.float32, np.float64], ids=["float32", "float64"])
+def test_torch(dtype, form, size, compiled):
+    x, y, truths = _data(form, dtype, size)
+    function = lambda x, y: kb.kl(x, y, form=form)  # noqa: E731
+    if compiled:
+        torch._dynamo.reset()
+        function = torch.compile(function, fullgraph=True, dynamic=False)
+    x, y = (torch.tensor(z, device="cuda", requires_grad=True) for z in (x, y))
+    value = function(x, y)
+    assert value.is_cuda
+    truth = np.array([t.value for t in truths])
+    error = np.abs(value.detach().cpu().numpy() - truth) / truth
+    assert error.max() <= VALUE_BOUND[dtype], f"{error.max():.1e}"
+    found = torch.autograd.grad(value.sum(), (x, y))
+    for g, expected in zip(found, ([t.to_x for t in truths], [t.to_y for t in truths])):
+        for row, e in zip(g.cpu().numpy(), expected):
+            assert oracle.relative_error(row, e) <= GRADIENT_BOUND[dtype]
+
+
+def test_torch_does_not_look_unless_asked():
+    bad = torch.tensor([[0.5, 0.5], [3.0, 4.0]], device="cuda")
+    good = torch.tensor([0.5, 0.5], device="cuda")
+    assert kb.kl(bad, good).isnan().tolist() == [False, True]
+    with pytest.raises(ValueError, match="p row 1 sums to 7"):
+        kb.kl(bad, good, check=True)
+    with torch.cuda.device(0):
+        torch.cuda.set_sync_debug_mode("error")  # a hidden copy to the host would raise
+        try:
+            kb.kl(bad, good, reduction="mean", weights=good)
+        finally:
+            torch.cuda.set_sync_debug_mode("default")
+
+
+def test_torch_joins_lists_and_bfloat16():
+    logits = torch.tensor([[0.0, 1.0, 2.0]], device="cuda", dtype=torch.bfloat16)
+    value = kb.kl(logits, [1.0, 0.0, 0.0], form="logits")
+    assert value.is_cuda
+    assert value.dtype == torch.float32
+    assert abs(value.item() - 0.6290185589) < 5e-7  # a unit in the last place is 6e-8
+
+
+def test_cuda_graph():
+    x, y = (torch.randn(4, 50, device="cuda") for _ in range(2))
+    kb.kl(x, y, form="logits")
+    torch.cuda.synchronize()
+    graph = torch.cuda.CUDAGraph()
+    with torch.cuda.graph(graph):
+        out = kb.kl(x, y, form="logits")
+    x.normal_()
+    graph.replay()
+    torch.cuda.synchronize()
+    truth = [oracle.kl(a, b, "logits").value for a, b in zip(x.cpu().numpy(), y.cpu().numpy())]
+    assert oracle.relative_error(out.cpu().numpy(), truth) <= VALUE_BOUND[np.float32]
+
+
+@pytest.mark.parametrize("size", [2, 1000, 100_000])
+@pytest.mark.parametrize("form", ["logits", "probs"])
+def test_jax(form, size):
+    jax = pytest.importorskip("jax")
+    if not any(d.platform == "gpu" for d in jax.devices()):
+        pytest.skip("JAX sees no GPU here")
+    x, y, truths = _data(form, np.float32, min(size, 1000))
+    if size > 1000:  # 100 copies of each category leave the KL of logits as it was
+        x, y = np.tile(x, 100), np.tile(y, 100)
+        if form == "probs":
+            x, y = x / np.float32(128), y / np.float32(128)  # a power of two: exact
+            truths = [oracle.kl(a[:1000], b[:1000], form) for a, b in zip(x, y)]
+    value = jax.jit(lambda x, y: kb.kl(x, y, form=form, check=False))(x, jax.numpy.asarray(y))
+    truth = np.array([t.value for t in truths])
+    error = np.abs(np.asarray(value) - truth) / truth
+    assert error.max() <= VALUE_BOUND[np.float32], f"{error.max():.1e}"
