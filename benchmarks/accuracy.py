@@ -57,7 +57,9 @@ def truth(x: np.ndarray, y: np.ndarray, form: str) -> mp.mpf:
 
 
 def torch_logits(a, b):
-    return F.kl_div(torch.log_softmax(torch.tensor(b), -1), torch.log_softmax(torch.tensor(a), -1), log_target=True, reduction="none").sum(-1)
+    return F.kl_div(torch.log_softmax(torch.tensor(b), -1), torch.log_softmax(torch.tensor(a), -1), log_target=True, reduction="none").sum(
+        -1
+    )
 
 
 def jax_logits(a, b):
@@ -107,7 +109,10 @@ def shown(error: float, negative: int) -> str:
 
 
 def table(rows: list[dict], form: str, only: tuple[str, ...] | None = None) -> str:
-    lines = [f"| from {form}, true KL | " + " | ".join(f"{t:.0e}".replace("e-0", "e-") for t in TARGETS) + " |", "|---" * (len(TARGETS) + 1) + "|"]
+    lines = [
+        f"| from {form}, true KL | " + " | ".join(f"{t:.0e}".replace("e-0", "e-") for t in TARGETS) + " |",
+        "|---" * (len(TARGETS) + 1) + "|",
+    ]
     names = list(dict.fromkeys(r["what"] for r in rows if r["form"] == form))
     for name in names:
         if only is None or name in only:
@@ -131,7 +136,9 @@ def main() -> None:
             for name, function in PEERS[form].items():
                 found = np.asarray(function(x, y), dtype=np.float64)
                 error = float(np.max(np.abs(found - exact) / exact))
-                rows.append({"form": form, "true KL": target, "what": name, "worst relative error": error, "negative": int((found < 0).sum())})
+                rows.append(
+                    {"form": form, "true KL": target, "what": name, "worst relative error": error, "negative": int((found < 0).sum())}
+                )
                 print(f"{form:7} {target:.0e} {name:32} {error:.1e}", flush=True)
     results = ROOT / "benchmarks" / "results"
     results.mkdir(exist_ok=True)
@@ -139,7 +146,15 @@ def main() -> None:
         writer = csv.DictWriter(file, list(rows[0]))
         writer.writeheader()
         writer.writerows(rows)
-    short = ("torch F.kl_div", "jax.scipy rel_entr", "keras kl_divergence", "scipy.stats.entropy", "kullback, NumPy", "kullback, PyTorch compiled", "kullback, JAX jit")
+    short = (
+        "torch F.kl_div",
+        "jax.scipy rel_entr",
+        "keras kl_divergence",
+        "scipy.stats.entropy",
+        "kullback, NumPy",
+        "kullback, PyTorch compiled",
+        "kullback, JAX jit",
+    )
     put(ROOT / "README.md", table(rows, "probs", short))
     put(ROOT / "docs" / "numerics.md", table(rows, "probs") + "\n\n" + table(rows, "logits"))
 

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
+
 from frameworks import ALL
+
 
 @pytest.fixture(params=ALL, ids=repr)
 def framework(request):

@@ -6,11 +6,11 @@ from functools import cache
 
 import ml_dtypes
 import numpy as np
-import oracle
 import pytest
-from oracle import GRADIENT_BOUND, VALUE_BOUND
 
 import kullback as kb
+import oracle
+from oracle import GRADIENT_BOUND, VALUE_BOUND
 
 # 100,000 categories are 1,000 different ones, each 100 times, in random order: the oracle needs 1,000 evaluations, not 100,000.
 SIZES = {2: 1, 10: 1, 1000: 1, 100_000: 100}
@@ -111,7 +111,9 @@ def _check(framework, data, form, dtype, rounding=0.0):
         for found, expected in zip(framework.gradients(lambda x, y: kb.kl(x, y, form=form), x, y), (to_x, to_y)):
             for row, (f, e) in enumerate(zip(found, expected)):
                 worst = oracle.relative_error(f, e)
-                assert worst <= GRADIENT_BOUND[dtype] + rounding / np.sqrt(truth[row]), f"gradient off by {worst:.2e} at KL {truth[row]:.2e}"
+                assert worst <= GRADIENT_BOUND[dtype] + rounding / np.sqrt(truth[row]), (
+                    f"gradient off by {worst:.2e} at KL {truth[row]:.2e}"
+                )
 
 
 @pytest.fixture

@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import numpy as np
-import oracle
 import pytest
 import torch
-from oracle import GRADIENT_BOUND, VALUE_BOUND
 
 import kullback as kb
+import oracle
+from oracle import GRADIENT_BOUND, VALUE_BOUND
 
 pytestmark = pytest.mark.skipif(not torch.cuda.is_available(), reason="no CUDA device here")
 STEPS = (2e-7, 1e-6, 1e-4, 1e-2, 0.3, 1.0, 4.0, 30.0, 1e3)

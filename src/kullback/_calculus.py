@@ -10,6 +10,8 @@ import math
 from collections.abc import Callable
 from typing import Any, NamedTuple
 
+from ._kernels import cpu
+from ._ops import numpy as numpy_ops
 from ._pairs import (
     ABSENT,
     LOG_FORMS,
@@ -19,13 +21,14 @@ from ._pairs import (
     any_of,
     attach,
     bregman,
+    centre,
     compute_dtype,
     expm1,
     invalid,
     pair,
     phi,
     result_dtype,
-    softmax_parts,
+    scaled_below,
     textbook,
 )
 
@@ -48,7 +51,7 @@ def _difference(ops: Any, p: Array, q: Array, log_ratio: Array) -> Array:
     )
 
 
-# Kullback-Leibler. d/d log p = p (log(p/q) - KL),  d/d log q = q - p.
+# Kullback-Leibler. d/d log p = p (log(p/q) - KL) = -p (l - E[l]),  d/d log q = q - p.
 
 
 def _kl(ops: Any, pr: Pair, axes: Any, _: float) -> Array:
@@ -56,7 +59,7 @@ def _kl(ops: Any, pr: Pair, axes: Any, _: float) -> Array:
 
 
 def _kl_gradients(ops: Any, pr: Pair, axes: Any, _: float) -> tuple[Array, Array]:
-    return -(pr.p * (pr.log_ratio + pr.kl)), _difference(ops, pr.p, pr.q, pr.log_ratio)
+    return -(pr.p * pr.centred), _difference(ops, pr.p, pr.q, pr.log_ratio)
 
 
 # Jeffreys: KL(P‖Q) + KL(Q‖P) = sum (q - p) log(q/p), every term >= 0.
@@ -68,12 +71,8 @@ def _jeffreys(ops: Any, pr: Pair, axes: Any, _: float) -> Array:
 
 
 def _jeffreys_gradients(ops: Any, pr: Pair, axes: Any, _: float) -> tuple[Array, Array]:
-    reverse = ops.sum(bregman(ops, pr.q, pr.p, -pr.log_ratio), axes)
     difference = _difference(ops, pr.p, pr.q, pr.log_ratio)
-    return (
-        -(pr.p * (pr.log_ratio + pr.kl)) - difference,
-        pr.q * (pr.log_ratio - reverse) + difference,
-    )
+    return -(pr.p * pr.centred) - difference, pr.q * centre(ops, pr.q, pr.log_ratio, axes) + difference
 
 
 # Jensen-Shannon, M = (1-w) P + w Q: (1-w) KL(P‖M) + w KL(Q‖M).
@@ -105,7 +104,7 @@ def _js_gradients(ops: Any, pr: Pair, axes: Any, w: float) -> tuple[Array, Array
 
 
 def _reversed(pr: Pair) -> Pair:
-    return Pair(pr.q, pr.p, -pr.log_ratio, pr.only_q, pr.only_p, pr.kl)
+    return pr._replace(p=pr.q, q=pr.p, log_ratio=-pr.log_ratio, only_p=pr.only_q, only_q=pr.only_p)
 
 
 def _log_power(ops: Any, pr: Pair, order: float) -> Array:
@@ -195,6 +194,14 @@ KINDS = {
 
 def evaluate(ops: Any, spec: Spec, x: Array, y: Array, scale: Array | None = None) -> Array:
     """The divergence of each row, summed axes kept. Rows that are no distributions give NaN."""
+    arrays = (x, y) if scale is None else (x, y, scale)
+    views = [ops.host_view(array) for array in arrays]
+    if not any(view is None for view in views):
+        return ops.from_host(cpu.run(_evaluate, numpy_ops, spec, *views))
+    return _evaluate(ops, spec, *arrays)
+
+
+def _evaluate(ops: Any, spec: Spec, x: Array, y: Array, scale: Array | None = None) -> Array:
     out = result_dtype(ops, (x, y))
     dtype = compute_dtype(ops, spec, (x, y))
     x, y = ops.astype(x, dtype), ops.astype(y, dtype)
@@ -213,17 +220,18 @@ def gradients(ops: Any, spec: Spec, x: Array, y: Array, scale: Array | None = No
     axes = spec.axes
     fixed_scale = None if scale is None else ops.stop_gradient(scale)
     exact = pair(ops, spec, ops.stop_gradient(x), ops.stop_gradient(y), fixed_scale)
-    smooth = textbook(ops, spec, x, y, scale)
-    both = Pair(
-        smooth.p,
-        smooth.q,
-        attach(ops, exact.log_ratio, smooth.log_ratio),
-        exact.only_p,
-        exact.only_q,
-        attach(ops, exact.kl, smooth.kl),
+    p, q, log_ratio = textbook(ops, spec, x, y, scale)
+    both = exact._replace(
+        p=p,
+        q=q,
+        log_ratio=attach(ops, exact.log_ratio, log_ratio),
+        # Centred once more: the mean of large numbers leaves a remainder, which matters here and not in the value.
+        centred=attach(ops, centre(ops, exact.p, exact.centred, axes), centre(ops, p, log_ratio, axes)),
     )
     kind = KINDS[spec.kind]
-    to_logs = kind.log_gradients(ops, both, axes, spec.parameter)
+    to_logs = [
+        _balanced(ops, to_log, normalised, axes) for to_log, normalised in zip(kind.log_gradients(ops, both, axes, spec.parameter), (p, q))
+    ]
     at_zero = kind.at_zero(spec.parameter)
     found = [
         _to_input(ops, form, z, to_log, normalised, zero, axes, scale)
@@ -234,9 +242,14 @@ def gradients(ops: Any, spec: Spec, x: Array, y: Array, scale: Array | None = No
     return tuple(found)
 
 
-def _to_input(
-    ops: Any, form: str, x: Array, to_log: Array, normalised: Array, at_zero: float, axes: Any, scale: Array | None
-) -> Array:
+def _balanced(ops: Any, to_log: Array, normalised: Array, axes: Any) -> Array:
+    """Derivatives to logs sum to 0. That of a category with nearly all the mass is a difference of nearly equal numbers, unless taken
+    as minus the sum of the others."""
+    dominant = normalised > 0.5
+    return ops.where(dominant, -ops.sum(ops.where(dominant, 0.0, to_log), axes), to_log)
+
+
+def _to_input(ops: Any, form: str, x: Array, to_log: Array, normalised: Array, at_zero: float, axes: Any, scale: Array | None) -> Array:
     """From d/d log p to d/d the array given: logits x scale, or probabilities that are divided by their sum."""
     if form in LOG_FORMS:
         return to_log if scale is None else to_log * scale
@@ -257,10 +270,10 @@ def _log_probability(ops: Any, spec: Spec, x: Array, scale: Array | None) -> tup
     """p, log p (0 where p is absent) and where it is absent. log p near 0 comes from the mass of the others."""
     axes = spec.axes
     if spec.forms[0] in LOG_FORMS:
-        top, weight, total = softmax_parts(ops, x, axes, scale)
-        absent = x == -math.inf
-        below = ops.where(absent, 0.0, x) - top
-        p, log_p = weight / total, (below if scale is None else below * scale) - ops.log(total)
+        absent, (top, below) = x == -math.inf, scaled_below(ops, x, axes, scale)
+        weight = ops.exp(below)
+        total = ops.sum(weight, axes)
+        p, log_p = weight / total, ops.where(absent, 0.0, below) - ops.log(total)
     else:
         total, top = ops.sum(x, axes), ops.max(x, axes)
         absent = x == 0.0

@@ -12,6 +12,7 @@ from ._calculus import (
 )
 from ._checks import raise_if_invalid
 from ._forms import float_arrays, left_pad, prepare
+from ._kernels.small import small_kl
 from ._ops import Array, common_ops
 from ._pairs import Spec
 from ._reduce import check_options, reduce_rows
@@ -34,9 +35,7 @@ def divergence(
     check: bool | None,
 ) -> Array:
     check_options(reduction, keepdims, base)
-    inputs = prepare(
-        (("p", p), ("q", q)), form=form, axis=axis, weights=weights, temperature=temperature, prior=prior, check=check
-    )
+    inputs = prepare((("p", p), ("q", q)), form=form, axis=axis, weights=weights, temperature=temperature, prior=prior, check=check)
     ops = inputs.ops
     arrays = inputs.arrays if inputs.scale is None else (*inputs.arrays, inputs.scale)
     values = ops.apply(evaluate, gradients, inputs.spec(kind, parameter), *arrays)
@@ -108,15 +107,22 @@ def kl(
     Examples
     --------
     >>> import kullback as kb
-    >>> print(round(float(kb.kl([0.5, 0.3, 0.2], [0.4, 0.4, 0.2])), 12))
-    0.02526745013
+    >>> float(kb.kl([0.5, 0.3, 0.2], [0.4, 0.4, 0.2]).round(12))
+    0.025267153922
     >>> float(kb.kl([0.5, 0.5], [1.0, 0.0]))
     inf
     >>> kb.kl([[2.0, 1.0, 0.0], [0.0, 0.0, 0.0]], [0.0, 1.0, 2.0], form="logits").round(6)
-    array([1.150421, 0.308995])
+    array([1.150421, 0.308994])
     >>> float(kb.kl({"cat": 3, "dog": 1}, {"dog": 2, "owl": 2}, form="counts", prior=0.5).round(6))
-    0.752892
+    0.952678
     """
+    if (
+        weights is None and temperature is None and prior is None and check is None and base is None
+        and reduction == "none" and axis == -1 and not keepdims
+    ):  # fmt: skip
+        value = small_kl(p, q, form)
+        if value is not None:
+            return value
     return divergence(
         "kl", 0.0, p, q, form=form, axis=axis, keepdims=keepdims, weights=weights, reduction=reduction, base=base,
         temperature=temperature, prior=prior, check=check,
@@ -186,7 +192,7 @@ def js(
     >>> float(kb.js([1.0, 0.0], [0.0, 1.0], base=2))
     1.0
     >>> float(kb.js([0.9, 0.1], [0.5, 0.5]).round(12))
-    0.102070308168
+    0.101749225079
     """
     if not (isinstance(mix, (int, float)) and 0 < mix < 1):
         raise ValueError(f"mix is {mix!r}: it must lie between 0 and 1; at the ends the divergence is 0 (for a one-sided one, use kl)")
@@ -222,7 +228,7 @@ def renyi(
     >>> import kullback as kb
     >>> p, q = [0.5, 0.5], [0.25, 0.75]
     >>> [float(kb.renyi(p, q, order=a).round(6)) for a in (0.0, 0.5, 1.0, 2.0, float("inf"))]
-    [0.0, 0.069344, 0.143841, 0.287682, 0.693147]
+    [0.0, 0.069336, 0.143841, 0.287682, 0.693147]
     """
     if isinstance(order, bool) or not isinstance(order, (int, float)) or not order >= 0:
         raise ValueError(f"order is {order!r}: it must be a number ≥ 0 (inf included)")

@@ -75,8 +75,6 @@ def cross_entropy(
     # H(P) + KL(P‖Q): two sums of terms >= 0, so nothing cancels, in the value or in its gradient.
     first = inputs._replace(forms=inputs.forms[:1], tolerances=inputs.tolerances[:1])
     values = inputs.ops.apply(evaluate, gradients, inputs.spec("kl"), *arrays)
-    values = values + inputs.ops.apply(
-        evaluate_entropy, entropy_gradients, first.spec("entropy"), arrays[0], *arrays[2:]
-    )
+    values = values + inputs.ops.apply(evaluate_entropy, entropy_gradients, first.spec("entropy"), arrays[0], *arrays[2:])
     raise_if_invalid(inputs, values, check)
     return reduce_rows(inputs, values, reduction=reduction, keepdims=keepdims, base=base)

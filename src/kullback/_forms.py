@@ -161,7 +161,9 @@ def _per_row(ops: Any, name: str, v: Any, x: Array, axes: tuple[int, ...]) -> Ar
     batch = len(x.shape) - len(axes)
     shape = tuple(v.shape)
     if len(shape) > batch:
-        raise ValueError(f"{name} has shape {shape}: it must broadcast to the batch shape, which has {batch} ax{'i' if batch == 1 else 'e'}s")
+        raise ValueError(
+            f"{name} has shape {shape}: it must broadcast to the batch shape, which has {batch} ax{'i' if batch == 1 else 'e'}s"
+        )
     v = ops.expand(left_pad(ops, v, batch), axes)
     rows = [1 if i in axes else n for i, n in enumerate(x.shape)]
     _row_shape([v.shape, rows], [name, "the batch"])

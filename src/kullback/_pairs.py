@@ -43,16 +43,21 @@ ABSENT = 1e4
 LOG_FORMS = ("logits", "log_probs")
 
 
+def phi_near(ops: Any, x: Array) -> Array:
+    """e^x - 1 - x for |x| <= 1, where the direct form cancels."""
+    # x^2 (1/2! + x/3! + x^2/4! + ...), cut below half a unit in the last place.
+    last = 11 if x.dtype == ops.float32 else 19
+    series = x * (1.0 / math.factorial(last)) + 1.0 / math.factorial(last - 1)
+    for n in range(last - 2, 1, -1):
+        series = series * x + 1.0 / math.factorial(n)
+    return x * x * series
+
+
 def phi(ops: Any, x: Array) -> Array:
     """e^x - 1 - x for x <= 1, to a few units in the last place."""
-    # Taylor for |x| < 1, where the direct form cancels: x^2/2 (1 + x/3 (1 + x/4 (...))), cut below half a unit in the last place.
-    terms = 11 if x.dtype == ops.float32 else 19
-    near = ops.where(x > -1.0, x, 0.0)
-    series = near * (1.0 / terms) + 1.0
-    for n in range(terms - 1, 2, -1):
-        series = series * near * (1.0 / n) + 1.0
-    far = ops.where(x > -1.0, -1.0, x)
-    return ops.where(x > -1.0, 0.5 * near * near * series, (ops.exp(far) - 1.0) - far)
+    near = x > -1.0
+    far = ops.where(near, -1.0, x)
+    return ops.where(near, phi_near(ops, ops.where(near, x, 0.0)), (ops.exp(far) - 1.0) - far)
 
 
 def expm1(ops: Any, x: Array) -> Array:
@@ -77,12 +82,11 @@ def two_diff(ops: Any, x: Array, y: Array) -> tuple[Array, Array]:
     return difference, (x - ops.barrier(difference - minus_y)) - (y + minus_y)
 
 
-def softmax_parts(ops: Any, x: Array, axes: Any, scale: Array | None) -> tuple[Array, Array, Array]:
-    """Largest entry, exp of the scaled distance to it, and the sum of that. All -inf or any +inf or NaN: NaN."""
+def scaled_below(ops: Any, x: Array, axes: Any, scale: Array | None) -> tuple[Array, Array]:
+    """Largest entry, and the scaled distance to it, whose exponentials cannot overflow. All -inf or any +inf or NaN: NaN."""
     top = ops.stop_gradient(ops.max(x, axes))
     below = x - top
-    weight = ops.exp(below if scale is None else below * scale)
-    return top, weight, ops.sum(weight, axes)
+    return top, below if scale is None else below * scale
 
 
 def any_of(ops: Any, condition: Array, like: Array, axes: Any) -> Array:
@@ -90,24 +94,22 @@ def any_of(ops: Any, condition: Array, like: Array, axes: Any) -> Array:
     return ops.max(ops.where(condition, like * 0.0 + 1.0, 0.0), axes) > 0.0
 
 
+def centre(ops: Any, p: Array, x: Array, axes: Any) -> Array:
+    """x less its mean under p."""
+    return x - ops.sum(p * x, axes)
+
+
 def _with_absent(ops: Any, log_ratio: Array, only_p: Array, only_q: Array, either: Array) -> Array:
     return ops.where(only_p, -ABSENT, ops.where(only_q, ABSENT, ops.where(either, 0.0, log_ratio)))
-
-
-def _infinite_where(ops: Any, kl: Array, only_p: Array, totals: Array, axes: Any) -> Array:
-    # A NaN anywhere makes the totals NaN, and NaN wins over inf.
-    return ops.where(any_of(ops, only_p, totals, axes) & (totals > 0.0), math.inf, kl)
 
 
 def _from_logs(ops: Any, a: Array, b: Array, axes: Any, scale: Array | None) -> Pair:
     # d = b - a is log(q/p) up to a constant; u = d - E[d], E the mean under P.
     # KL = log E[e^u] = log(1 + S),  S = E[phi(u)]: no cancellation, all terms >= 0.
-    # Where u > 1, p e^u is taken from Q itself, as q (1 + S) (p may be 0 while q is not), which leaves a linear equation for S:
-    # S = (sum_{u<=1} p phi(u) + sum_{u>1} [q - p (1 + u)]) / sum_{u<=1} q.
-    # For KL > 1 the usual form log(zb/za) - E[d] is accurate and cannot overflow.
-    top_a, weight_a, za = softmax_parts(ops, a, axes, scale)
-    top_b, weight_b, zb = softmax_parts(ops, b, axes, scale)
-    p, q = weight_a / za, weight_b / zb
+    # With d counted from the largest entries, p e^u = e^(b - top_b - E[d]) / za, which stands for it where u > 1 (p may be 0 where q is not).
+    # For KL > 60 or so S would overflow: it is taken times e^-h, h = -E[d] - 60.
+    top_a, below_a = scaled_below(ops, a, axes, scale)
+    top_b, below_b = scaled_below(ops, b, axes, scale)
     p_absent, q_absent = a == -math.inf, b == -math.inf
     only_p, only_q, either = q_absent & ~p_absent, p_absent & ~q_absent, p_absent | q_absent
     # Logits may carry a large constant on one side: b - a then rounds, so its error is carried along, and the difference of
@@ -115,27 +117,55 @@ def _from_logs(ops: Any, a: Array, b: Array, axes: Any, scale: Array | None) -> 
     d, d_error = two_diff(ops, ops.where(either, top_b, b), ops.where(either, top_a, a))
     top_d, top_error = two_diff(ops, top_b, top_a)
     d = (d - top_d) + (d_error - top_error)
-    mean = ops.sum(p * d, axes)
-    u = d - mean
     if scale is not None:
-        u, mean = u * scale, mean * scale
-    log_z_ratio = ops.log(zb) - ops.log(za)
-    usual = log_z_ratio - mean
-    above = p_absent | (u > 1.0)
-    s = ops.sum(ops.where(above, q - p * (1.0 + u), p * phi(ops, ops.where(above, 0.0, u))), axes)
-    s = s / ops.sum(ops.where(above, 0.0, q), axes)
-    # Where P has mass that Q lacks, KL is infinite and the mean above means nothing, but other divergences still need log(q/p).
-    direct = (usual > 1.0) | any_of(ops, only_p, za, axes)
-    kl = ops.where(direct, usual, ops.log1p(s))
-    # u - KL; but for large KL that cancels where q is close to p, and the difference of the log-probabilities does not.
-    log_ratio = ops.where(direct, (d if scale is None else d * scale) - log_z_ratio, u - kl)
-    log_ratio = _with_absent(ops, log_ratio, only_p, only_q, either)
-    return Pair(p, q, log_ratio, u, only_p, only_q, _infinite_where(ops, kl, only_p, za + zb, axes))
+        d = d * scale
+    weight = ops.exp(below_a)
+    za = ops.sum(weight, axes)
+    mean = ops.sum(weight * d, axes) / za
+    log_za = ops.log(za)
+    u = d - mean
+    p = weight / za
+    h = ops.where(mean < -60.0, -60.0 - mean, 0.0)
+    shrink = ops.exp(-h)
+    above, below = p_absent | (u > 1.0), u < -1.0
+    power = ops.exp(ops.where(above, below_b - (mean + log_za + h), ops.where(below, u, 0.0)))
+    far = ops.where(above, power - p * (1.0 + u) * shrink, p * ((power - 1.0) - u) * shrink)
+    terms = ops.where(above | below, far, p * phi_near(ops, ops.where(above | below, 0.0, u)) * shrink)
+    # Mass that Q lacks makes the sum infinite, and a NaN anywhere makes it NaN.
+    s = ops.sum(ops.where(only_p, math.inf, terms), axes)
+    kl = ops.where(h > 0.0, h + ops.log(s + shrink), ops.log1p(s))
+    # u - KL; but for large KL that cancels where q is close to p, and the difference of the log-probabilities does not. Nor does u mean
+    # anything where KL is infinite, and other divergences still need log(q/p).
+    log_zb = ops.log(ops.sum(ops.exp(below_b), axes))
+    log_ratio = _with_absent(ops, ops.where(kl > 1.0, d - (log_zb - log_za), u - kl), only_p, only_q, either)
+    return Pair(p, ops.exp(below_b - log_zb), log_ratio, u, only_p, only_q, kl)
+
+
+def _log_quotient(ops: Any, y: Array, x: Array) -> Array:
+    """log(y/x) for positive numbers, by one logarithm: what is tiny is scaled up first, since the quotient might over- or underflow."""
+    tiny, scale = (2.0**-60, 2.0**90) if x.dtype == ops.float32 else (2.0**-500, 2.0**600)
+    y_tiny, x_tiny = y < tiny, x < tiny
+    quotient = ops.where(y_tiny, y * scale, y) / ops.where(x_tiny, x * scale, x)
+    shift = math.log(scale)
+    return ops.log(quotient) + (ops.where(x_tiny, shift + x * 0.0, 0.0) - ops.where(y_tiny, shift + y * 0.0, 0.0))
+
+
+def _log1p_remainder(ops: Any, x: Array) -> Array:
+    """x - log(1 + x) >= 0 for -1/2 <= x <= 1, where the direct form cancels."""
+    # log(1+x) = 2 atanh(s), s = x/(2+x), |s| <= 1/3, and x - 2s = x s: x s - 2 s^3 (1/3 + s^2/5 + s^4/7 + ...)
+    s = x / (2.0 + x)
+    s2 = s * s
+    last = 15 if x.dtype == ops.float32 else 33
+    series = s2 * (1.0 / (last + 2)) + 1.0 / last
+    for n in range(last - 2, 1, -2):
+        series = series * s2 + 1.0 / n
+    return s * (x - 2.0 * s2 * series)
 
 
 def _from_probs(ops: Any, p: Array, q: Array, axes: Any) -> Pair:
-    # x = (q/Q)/(p/P) - 1 = (q - r p)/(r p), r = Q/P, then l = log1p(x). The difference q - r p must not be spoilt by rounding r p:
+    # x = (q/Q)/(p/P) - 1 = (q - r p)/(r p), r = Q/P. The difference q - r p must not be spoilt by rounding r p:
     # with r and p cut into halves all four products are exact. What r itself lacks is y = mean of x under P.
+    # KL = sum p (x - log(1 + x)) over normalised p: second order term by term, all terms >= 0; where x is not small, q - p + p log(p/q).
     total_p, total_q = ops.sum(p, axes), ops.sum(q, axes)
     r = total_q / total_p
     r_high = ops.high(r)
@@ -149,13 +179,16 @@ def _from_probs(ops: Any, p: Array, q: Array, axes: Any) -> Pair:
     only_p, only_q, either = q_absent & ~p_absent, p_absent & ~q_absent, p_absent | q_absent
     safe_p, safe_q = ops.where(either, 1.0, p), ops.where(either, 1.0, q)
     x = (excess / (r * safe_p) - y) / (1.0 + y)
-    near = (x < 0.5) & (x > -0.5)
-    direct = ops.log(safe_q) - ops.log(safe_p) - (ops.log(r) + ops.log1p(y))
-    log_ratio = ops.where(near, ops.log1p(ops.where(near, x, 0.0)), direct)
-    log_ratio = _with_absent(ops, log_ratio, only_p, only_q, either)
+    near = (x < 1.0) & (x > -0.5) & ~either
+    x = ops.where(near, x, 0.0)
+    remainder = _log1p_remainder(ops, x)
+    far_ratio = _log_quotient(ops, safe_q, safe_p) - (ops.log(r) + ops.log1p(y))
+    log_ratio = _with_absent(ops, ops.where(near, x - remainder, far_ratio), only_p, only_q, either)
+    # Where P is absent the term is q; mass that Q lacks makes the sum infinite, and a NaN anywhere makes it NaN.
+    terms = ops.where(near, p * remainder, q * (1.0 / (r * (1.0 + y))) - p * (1.0 + log_ratio))
+    kl = ops.sum(ops.where(only_p, math.inf, terms), axes) / total_p
     p, q = p / total_p, q / total_q
-    kl = ops.sum(bregman(ops, p, q, log_ratio), axes)
-    return Pair(p, q, log_ratio, log_ratio + kl, only_p, only_q, _infinite_where(ops, kl, only_p, total_p + total_q, axes))
+    return Pair(p, q, log_ratio, centre(ops, p, log_ratio, axes), only_p, only_q, kl)
 
 
 def _as_logs(ops: Any, x: Array, form: str) -> Array:
@@ -187,21 +220,16 @@ def textbook(ops: Any, spec: Spec, x: Array, y: Array, scale: Array | None = Non
     sides = []
     for z, form in ((x, form_x), (y, form_y)):
         if form in LOG_FORMS:
-            top, weight, total = softmax_parts(ops, z, axes, scale)
-            absent = z == -math.inf
-            below = ops.where(absent, 0.0, z) - top
-            sides.append((weight / total, (below if scale is None else below * scale) - ops.log(total), absent))
+            absent, (_, below) = z == -math.inf, scaled_below(ops, z, axes, scale)
+            weight = ops.exp(below)
+            total = ops.sum(weight, axes)
+            sides.append((weight / total, ops.where(absent, 0.0, below) - ops.log(total), absent))
         else:
             total = ops.sum(z, axes)
             absent = z == 0.0
             sides.append((z / total, ops.log(ops.where(absent, 1.0, z)) - ops.log(total), absent))
     (p, log_p, p_absent), (q, log_q, q_absent) = sides
     return p, q, ops.where(p_absent | q_absent, 0.0, log_q - log_p)
-
-
-def centre(ops: Any, p: Array, x: Array, axes: Any) -> Array:
-    """x less its mean under p."""
-    return x - ops.sum(p * x, axes)
 
 
 def attach(ops: Any, exact: Array, smooth: Array) -> Array:

@@ -48,7 +48,7 @@ class Namespace:
         return self.xp.broadcast_to(v, tuple(1 if i in axes else n for i, n in enumerate(x.shape)))
 
     def asarray(self, x: Any, like: Any) -> Any:
-        if type(x) is type(like) or hasattr(x, "__array_namespace__") and not isinstance(x, np.ndarray):
+        if type(x) is type(like) or (hasattr(x, "__array_namespace__") and not isinstance(x, np.ndarray)):
             return x
         if isinstance(x, np.ndarray):
             x = x.tolist()  # namespaces need not understand each other's arrays

@@ -104,7 +104,7 @@ def _op(evaluate: Any, gradients: Any, spec: Any, *arrays: Any) -> Any:
     return evaluate(_this, spec, *arrays)
 
 
-@_op.defjvp
+@_op.defjvp  # type: ignore[untyped-decorator]
 def _op_jvp(evaluate: Any, gradients: Any, spec: Any, arrays: Any, tangents: Any) -> Any:
     value = _op(evaluate, gradients, spec, *arrays)
     slopes = gradients(_this, spec, *arrays)

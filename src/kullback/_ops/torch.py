@@ -119,7 +119,7 @@ def host_view(x: Any) -> Any:
     return to_numpy(x)
 
 
-class _Op(torch.autograd.Function):
+class _Op(torch.autograd.Function):  # type: ignore[misc]
     # What torch.compile takes: without `jvp`, and without *args in `forward`.
     generate_vmap_rule = True
 
@@ -139,8 +139,7 @@ class _Op(torch.autograd.Function):
         arrays = [array for array in ctx.saved_tensors if array is not None]
         slopes = ctx.gradients(_this, ctx.spec, *arrays)
         found = [
-            (upstream * slope).to(array.dtype) if need else None
-            for slope, array, need in zip(slopes, arrays, ctx.needs_input_grad[3:])
+            (upstream * slope).to(array.dtype) if need else None for slope, array, need in zip(slopes, arrays, ctx.needs_input_grad[3:])
         ]
         return (None, None, None, *found, *(None,) * (3 - len(found)))
 

@@ -1,0 +1,230 @@
+"""Divergences of NumPy arrays (and of tensors that share memory with one), block by block.
+
+Splits any layout into tiles that fit the cache, on as many threads as the process may use: the extra memory does not
+grow with the number of rows. KL between like forms goes through `cpu_tiles`; what that leaves undecided, and every other
+divergence, through the general formula, handed in as `evaluate`, on a few rows at a time.
+"""
+
+from __future__ import annotations
+
+import math
+import os
+from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
+from itertools import pairwise
+from typing import Any
+
+import numpy as np
+
+from .cpu_tiles import LOG_LANES, PIECE, PROB_LANES, Lane, merge_logs, merge_probs
+
+Array = Any
+
+# Elements in a tile: four float32 buffers of this size take half of a 1 MB L2, and NumPy's cost per call is about a tenth.
+TILE = 65536
+# Up to here the general formula as it is takes less time than the bookkeeping below.
+TINY = 4096
+# Elements a thread takes at a time (or a quarter of all), and the size from which a second thread pays for waking it (about 50 µs).
+_TASK = 1 << 20
+_THREADS_FROM = 1 << 17
+
+_pool: ThreadPoolExecutor | None = None
+
+
+def _forget_pool() -> None:
+    # Threads do not survive a fork; the child makes its own.
+    global _pool
+    _pool = None
+
+
+if hasattr(os, "register_at_fork"):
+    os.register_at_fork(after_in_child=_forget_pool)
+
+
+def thread_count() -> int:
+    available = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+    asked = os.environ.get("OMP_NUM_THREADS", "").split(",")[0]
+    return max(1, min(available, int(asked))) if asked.isdigit() else available
+
+
+def _on_threads(job: Callable[[Iterator[Any]], None], tasks: list[Any], size: int) -> None:
+    """job(tasks) on several threads that take tasks from one iterator; the caller's is one of them."""
+    global _pool
+    threads = min(thread_count(), len(tasks)) if size >= _THREADS_FROM else 1
+    queue = iter(tasks)  # next() of a list's iterator is atomic
+    if threads == 1:
+        job(queue)
+        return
+    if _pool is None:
+        _pool = ThreadPoolExecutor(thread_count() - 1, thread_name_prefix="kullback")
+    others = [_pool.submit(job, queue) for _ in range(threads - 1)]
+    try:
+        job(queue)
+    finally:
+        for other in others:
+            other.result()
+
+
+def _merged(shape: tuple[int, ...], strides: tuple[int, ...]) -> tuple[int, int] | None:
+    """Size and stride of several axes seen as one, or None if no single stride walks through them."""
+    size, stride = 1, 0
+    for n, step in zip(reversed(shape), reversed(strides)):
+        if n == 1:
+            continue
+        if size == 1:
+            stride = step
+        elif step != stride * size:
+            return None
+        size *= n
+    return size, stride
+
+
+class _Rows:
+    """An array as rows of categories: a view where strides allow, else rows are gathered when asked for."""
+
+    def __init__(self, x: Array, batch: tuple[int, ...], axes: tuple[int, ...]) -> None:
+        self.moved = x.transpose(batch + axes)
+        cut = len(batch)
+        self.batch = self.moved.shape[:cut]
+        rows = _merged(self.batch, self.moved.strides[:cut])
+        columns = _merged(self.moved.shape[cut:], self.moved.strides[cut:])
+        self.view: Array | None = None
+        if rows is not None and columns is not None:
+            self.view = np.lib.stride_tricks.as_strided(self.moved, (rows[0], columns[0]), (rows[1], columns[1]))
+
+    def take(self, start: int, stop: int) -> Array:
+        if self.view is not None:
+            return self.view[start:stop]
+        rows = self.moved[np.unravel_index(np.arange(start, stop), self.batch)] if self.batch else self.moved
+        return rows.reshape(stop - start, -1)
+
+    @property
+    def contiguous(self) -> bool:
+        return self.view is not None and (self.view.shape[1] == 1 or self.view.strides[1] == self.view.itemsize)
+
+
+class _Buffers(dict[Any, Array]):
+    """The arrays one thread works in, by name, shape and dtype."""
+
+    def __call__(self, *key: Any) -> Array:
+        found = self.get(key)
+        if found is None:
+            found = self[key] = np.empty(key[1], key[2])
+        return found
+
+    def tile(self, name: str, x: Array, dtype: Any) -> Array:
+        """x as a contiguous array of that dtype: itself, or a copy."""
+        if x.dtype == dtype and x.flags.c_contiguous and x.flags.aligned:
+            return x
+        made = self(name, x.shape, dtype)
+        np.copyto(made, x, casting="same_kind")
+        return made
+
+
+def _column_ranges(count: int, most: int) -> list[tuple[int, int]]:
+    """At most `most` columns each (a multiple of PIECE), and a multiple of PIECE or fewer than it."""
+    edges = [*range(0, count, most), count]
+    last = count - edges[-2]
+    if last > PIECE and last % PIECE:
+        edges.insert(-1, count - last % PIECE)
+    return list(pairwise(edges))
+
+
+class _Call:
+    """One call: what all threads share, each writing its own rows of `result`."""
+
+    def __init__(self, evaluate: Callable[..., Array], ops: Any, spec: Any, x: Array, y: Array, scale: Array | None) -> None:
+        self.evaluate, self.ops, self.spec = evaluate, ops, spec
+        batch = tuple(i for i in range(x.ndim) if i not in spec.axes)
+        self.kept = tuple(1 if i in spec.axes else n for i, n in enumerate(x.shape))
+        self.rows = math.prod(x.shape[i] for i in batch)
+        self.columns = math.prod(x.shape[i] for i in spec.axes)
+        self.sides = [_Rows(side, batch, spec.axes) for side in (x, y)]
+        self.scales = None if scale is None else np.broadcast_to(scale, self.kept).reshape(self.rows, 1)
+        self.dtype = np.dtype(np.float64 if np.float64 in (x.dtype, y.dtype) else np.float32)
+        self.result = np.empty(self.rows, self.dtype)
+        self.lanes: tuple[Lane, ...] = ()
+        self.merge: Callable[..., Array]
+        if spec.kind == "kl" and not spec.wide:
+            if spec.forms == ("probs", "probs"):
+                self.lanes, self.merge = PROB_LANES[self.dtype], merge_probs
+            elif scale is None or spec.forms == ("logits", "logits"):  # with a temperature, sums of log-probabilities are not at hand
+                self.lanes, self.merge = LOG_LANES[self.dtype], merge_logs
+        # Across memory (an axis other than the last) rows share cache lines: take many, and fewer columns of each.
+        flat = all(side.contiguous for side in self.sides)
+        self.ranges = _column_ranges(self.columns, TILE if flat else 4 * PIECE)
+        self.height = max(1, TILE // self.ranges[0][1])
+
+    def general(self, start: int, stop: int) -> None:
+        """The general formula on rows start to stop."""
+        spec = self.spec._replace(axes=(1,))
+        step = max(1, TILE // 4 // self.columns)
+        for low in range(start, stop, step):
+            rows = slice(low, min(stop, low + step))
+            p, q = (np.ascontiguousarray(side.take(rows.start, rows.stop)) for side in self.sides)
+            self.result[rows] = self.evaluate(self.ops, spec, p, q, None if self.scales is None else self.scales[rows])[:, 0]
+
+    def tiled(self, start: int, stop: int, buffers: _Buffers) -> None:
+        """Rows start to stop through the lanes, each trying what those before it have rejected."""
+        blocks = [side.take(start, stop) for side in self.sides]
+        scales = None if self.scales is None else self.scales[start:stop]
+        tiles = [
+            (slice(low, min(stop - start, low + self.height)), j)
+            for low in range(0, stop - start, self.height)
+            for j in range(len(self.ranges))
+        ]
+        shape = (stop - start, len(self.ranges))
+        merged: Any = None
+        hint = np.inf
+        for lane in self.lanes:
+            if not tiles:
+                break
+            if lane.least > hint:
+                continue
+            # Neighbours are alike: a lane that fails on the first tile is not tried on the others, nor is one that needs a larger KL.
+            for group in (tiles[:1], tiles[1:]):
+                raw: Any = None
+                for rows, j in group:
+                    p, q = (buffers.tile(n, block[rows, slice(*self.ranges[j])], lane.dtype) for n, block in zip("pq", blocks))
+                    found = lane.sums(p, q, None if scales is None else scales[rows].astype(lane.dtype), buffers)
+                    raw = np.full((len(found), *shape), np.nan) if raw is None else raw
+                    for out, values in zip(raw, found):
+                        out[rows, j] = values
+                if raw is None:
+                    break
+                estimate, *done = lane.finish(lane, 1.0 if scales is None else scales, *raw)
+                merged = np.full((len(done), *shape), np.nan) if merged is None else merged
+                good = ~np.isnan(done[0])
+                for out, values in zip(merged, done):
+                    np.copyto(out, values, where=good)
+                if not good.any():
+                    largest = np.fmax.reduce(estimate, None)
+                    hint = 2.0 * largest if largest < 1.0 else np.inf
+                    break
+            undecided = np.isnan(merged[0])
+            tiles = [(rows, j) for rows, j in tiles if undecided[rows, j].any()]
+        values = self.result[start:stop]
+        values[:] = self.merge(self.spec, *merged)
+        for row in np.flatnonzero(np.isnan(values)):
+            self.general(start + row, start + row + 1)
+
+    def work(self, queue: Iterator[tuple[int, int]]) -> None:
+        buffers = _Buffers()
+        with np.errstate(all="ignore"):  # NumPy keeps this per thread
+            for start, stop in queue:
+                if self.lanes:
+                    self.tiled(start, stop, buffers)
+                else:
+                    self.general(start, stop)
+
+
+def run(evaluate: Callable[..., Array], ops: Any, spec: Any, x: Array, y: Array, scale: Array | None = None) -> Array:
+    """One value a row, category axes kept at size 1. `evaluate(ops, spec, x, y, scale)` is the general formula."""
+    if x.size <= TINY:
+        with np.errstate(all="ignore"):
+            return evaluate(ops, spec, x, y, scale)
+    call = _Call(evaluate, ops, spec, x, y, scale)
+    # Not by the number of threads: the last digit of a result may depend on what is computed together, and must not on the machine.
+    step = max(1, min(_TASK // call.columns, -(-call.rows // 4)))
+    _on_threads(call.work, [(low, min(call.rows, low + step)) for low in range(0, call.rows, step)], x.size)
+    return call.result.reshape(call.kept)
