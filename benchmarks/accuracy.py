@@ -147,14 +147,9 @@ def main() -> None:
         writer.writeheader()
         writer.writerows(rows)
     short = (
-        "torch F.kl_div",
-        "jax.scipy rel_entr",
-        "keras kl_divergence",
-        "scipy.stats.entropy",
-        "kullback, NumPy",
-        "kullback, PyTorch compiled",
-        "kullback, JAX jit",
-    )
+        "torch F.kl_div", "jax.scipy rel_entr", "keras kl_divergence", "scipy.stats.entropy",
+        "kullback, NumPy", "kullback, PyTorch compiled", "kullback, JAX jit",
+    )  # fmt: skip
     put(ROOT / "README.md", table(rows, "probs", short))
     put(ROOT / "docs" / "numerics.md", table(rows, "probs") + "\n\n" + table(rows, "logits"))
 

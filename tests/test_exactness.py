@@ -129,15 +129,12 @@ def test_kl_and_its_gradients(native, dtype, size, form):
         _check(native, {"logits": logits, "log_probs": log_probs, "probs": probs}[form](size, dtype), form, dtype)
 
 
-@pytest.mark.parametrize("size", (2, 1000))
+@pytest.mark.parametrize("size", [2, 1000])
 @pytest.mark.parametrize("form", ["counts", ("probs", "log_probs"), ("logits", "probs"), ("counts", "logits")], ids=str)
 def test_counts_and_mixed_forms(native, dtype, size, form):
     if native is None:
         return
-    if form == "counts":
-        data = counts(size, dtype)
-    else:
-        data = mixed(size, dtype, form)
+    data = counts(size, dtype) if form == "counts" else mixed(size, dtype, form)
     rounding = 0.0
     if not (native.double and (dtype == np.float32 or form == "counts")):
         # A log or a quotient of this dtype rounds: 5e-6 KL + C eps max|log p| sqrt(KL), C = 2 for the two sides of a log-ratio.

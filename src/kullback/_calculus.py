@@ -67,7 +67,7 @@ def _kl_gradients(ops: Any, pr: Pair, axes: Any, _: float) -> tuple[Array, Array
 
 def _jeffreys(ops: Any, pr: Pair, axes: Any, _: float) -> Array:
     value = ops.sum(_difference(ops, pr.p, pr.q, pr.log_ratio) * pr.log_ratio, axes)
-    return ops.where(any_of(ops, pr.only_p | pr.only_q, value, axes) & (value >= 0.0), math.inf, value)
+    return ops.where(any_of(ops, pr.only_p | pr.only_q, pr.p, axes) & (value >= 0.0), math.inf, value)
 
 
 def _jeffreys_gradients(ops: Any, pr: Pair, axes: Any, _: float) -> tuple[Array, Array]:
@@ -143,7 +143,7 @@ def _renyi(ops: Any, pr: Pair, axes: Any, order: float) -> Array:
         inside = ops.sum(ops.where(pr.only_q, 0.0, pr.q), axes)
         outside = ops.sum(ops.where(pr.only_q, pr.q, 0.0), axes)
         return -ops.where(outside < 0.5, ops.log1p(-outside), ops.log(inside))
-    some_only_p = any_of(ops, pr.only_p, pr.kl * 0.0, axes)
+    some_only_p = any_of(ops, pr.only_p, pr.p, axes)
     if order == math.inf:
         present = pr.p > 0.0
         worst = ops.max(ops.where(present, -pr.log_ratio, -math.inf), axes) + ops.sum(pr.p * 0.0, axes)

@@ -45,6 +45,10 @@ def parse_form(form: Any, count: int) -> tuple[str, ...]:
     return forms
 
 
+def _count_axes(n: int) -> str:
+    return "1 axis" if n == 1 else f"{n} axes"
+
+
 def parse_axes(axis: Any, ndim: int) -> tuple[int, ...]:
     given = (axis,) if not isinstance(axis, (tuple, list)) else tuple(axis)
     if not given:
@@ -54,7 +58,7 @@ def parse_axes(axis: Any, ndim: int) -> tuple[int, ...]:
         if isinstance(a, bool) or not isinstance(a, (int, np.integer)):
             raise TypeError(f"axis is {axis!r}: it must be an int or a tuple of ints")
         if not -ndim <= a < ndim:
-            raise ValueError(f"axis {a} is out of range: the arrays have {ndim} ax{'i' if ndim == 1 else 'e'}s")
+            raise ValueError(f"axis {a} is out of range: the arrays have {_count_axes(ndim)}")
         axes.append(int(a) % ndim)
     if len(set(axes)) != len(axes):
         raise ValueError(f"axis {axis!r} names the same axis twice")

@@ -89,9 +89,9 @@ def scaled_below(ops: Any, x: Array, axes: Any, scale: Array | None) -> tuple[Ar
     return top, below if scale is None else below * scale
 
 
-def any_of(ops: Any, condition: Array, like: Array, axes: Any) -> Array:
-    """True for rows with a True in them (not every framework can reduce booleans)."""
-    return ops.max(ops.where(condition, like * 0.0 + 1.0, 0.0), axes) > 0.0
+def any_of(ops: Any, condition: Array, p: Array, axes: Any) -> Array:
+    """True for rows with a True in them, unless p has a NaN there (not every framework can reduce booleans)."""
+    return ops.max(ops.where(condition, p * 0.0 + 1.0, 0.0), axes) > 0.0
 
 
 def centre(ops: Any, p: Array, x: Array, axes: Any) -> Array:
@@ -106,7 +106,7 @@ def _with_absent(ops: Any, log_ratio: Array, only_p: Array, only_q: Array, eithe
 def _from_logs(ops: Any, a: Array, b: Array, axes: Any, scale: Array | None) -> Pair:
     # d = b - a is log(q/p) up to a constant; u = d - E[d], E the mean under P.
     # KL = log E[e^u] = log(1 + S),  S = E[phi(u)]: no cancellation, all terms >= 0.
-    # With d counted from the largest entries, p e^u = e^(b - top_b - E[d]) / za, which stands for it where u > 1 (p may be 0 where q is not).
+    # With d counted from the largest entries, p e^u = e^(b - top_b - E[d]) / za: that is used where u > 1 (p may be 0 where q is not).
     # For KL > 60 or so S would overflow: it is taken times e^-h, h = -E[d] - 60.
     top_a, below_a = scaled_below(ops, a, axes, scale)
     top_b, below_b = scaled_below(ops, b, axes, scale)
