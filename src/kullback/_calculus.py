@@ -104,17 +104,12 @@ def _js_gradients(ops: Any, pr: Pair, axes: Any, w: float) -> tuple[Array, Array
 
 
 def _reversed(pr: Pair) -> Pair:
-    return pr._replace(p=pr.q, q=pr.p, log_ratio=-pr.log_ratio, only_p=pr.only_q, only_q=pr.only_p)
+    return pr._replace(p=pr.q, q=pr.p, log_p=pr.log_p + pr.log_ratio, log_ratio=-pr.log_ratio, only_p=pr.only_q, only_q=pr.only_p)
 
 
 def _log_power(ops: Any, pr: Pair, order: float) -> Array:
-    """log(p^order q^(1-order)), taken from the larger of the two; -inf where either is absent."""
-    l = pr.log_ratio
-    larger = ops.where(l > 0.0, pr.q, pr.p)
-    positive = larger > 0.0
-    log_larger = ops.where(positive, ops.log(ops.where(positive, larger, 1.0)), -math.inf)
-    power = log_larger + ops.where(l > 0.0, -order * l, (1.0 - order) * l)
-    return ops.where(pr.only_p | pr.only_q, -math.inf, power)
+    """log(p^order q^(1-order)); -inf where either is absent."""
+    return ops.where(pr.only_p | pr.only_q, -math.inf, pr.log_p + (1.0 - order) * pr.log_ratio)
 
 
 def _log_affinity(ops: Any, pr: Pair, axes: Any, order: float) -> Array:
@@ -145,15 +140,15 @@ def _renyi(ops: Any, pr: Pair, axes: Any, order: float) -> Array:
         return -ops.where(outside < 0.5, ops.log1p(-outside), ops.log(inside))
     some_only_p = any_of(ops, pr.only_p, pr.p, axes)
     if order == math.inf:
-        present = pr.p > 0.0
-        worst = ops.max(ops.where(present, -pr.log_ratio, -math.inf), axes) + ops.sum(pr.p * 0.0, axes)
+        # At least 0, so that categories absent from both do no harm. A NaN must not be lost in the maximum.
+        worst = ops.max(-pr.log_ratio, axes) + ops.sum(pr.p * 0.0, axes)
         return ops.where(some_only_p & ~ops.isnan(worst), math.inf, worst)
     if order < 0.5:
         return order / (1.0 - order) * _renyi(ops, _reversed(pr), axes, 1.0 - order)
     value = _log_affinity(ops, pr, axes, order) / (order - 1.0)
     if order > 1.0:
         value = ops.where(some_only_p & ~ops.isnan(value), math.inf, value)
-    return value
+    return value + 0.0  # 0, not -0
 
 
 def _renyi_gradients(ops: Any, pr: Pair, axes: Any, order: float) -> tuple[Array, Array]:
@@ -163,8 +158,7 @@ def _renyi_gradients(ops: Any, pr: Pair, axes: Any, order: float) -> tuple[Array
         inside = ops.where(pr.only_q, 0.0, pr.q)
         return pr.p * 0.0, pr.q - inside / ops.sum(inside, axes)
     if order == math.inf:
-        score = ops.where(pr.p > 0.0, -pr.log_ratio, -math.inf)
-        attained = ops.where(score == ops.max(score, axes), pr.p * 0.0 + 1.0, 0.0)
+        attained = ops.where(pr.log_ratio == ops.min(pr.log_ratio, axes), pr.p * 0.0 + 1.0, 0.0)
         attained = attained / ops.sum(attained, axes)
         return attained - pr.p, pr.q - attained
     if order < 0.5:
@@ -220,10 +214,11 @@ def gradients(ops: Any, spec: Spec, x: Array, y: Array, scale: Array | None = No
     axes = spec.axes
     fixed_scale = None if scale is None else ops.stop_gradient(scale)
     exact = pair(ops, spec, ops.stop_gradient(x), ops.stop_gradient(y), fixed_scale)
-    p, q, log_ratio = textbook(ops, spec, x, y, scale)
+    p, q, log_p, log_ratio = textbook(ops, spec, x, y, scale)
     both = exact._replace(
         p=p,
         q=q,
+        log_p=log_p,
         log_ratio=attach(ops, exact.log_ratio, log_ratio),
         # Centred once more: the mean of large numbers leaves a remainder, which matters here and not in the value.
         centred=attach(ops, centre(ops, exact.p, exact.centred, axes), centre(ops, p, log_ratio, axes)),

@@ -10,9 +10,9 @@ from ._forms import Inputs
 from ._pairs import LOG_FORMS
 
 
-def raise_if_invalid(inputs: Inputs, values: Any, check: bool | None) -> None:
+def raise_if_invalid(inputs: Inputs, values: Any) -> None:
     """Raise a ValueError that names the first bad row, if the values may be looked at and a row is NaN for no NaN of its own."""
-    ops = inputs.ops
+    ops, check = inputs.ops, inputs.check
     if check is False or not (ops.can_look(values) if check else ops.may_look(values)):
         return
     result = ops.to_numpy(values)
@@ -21,6 +21,8 @@ def raise_if_invalid(inputs: Inputs, values: Any, check: bool | None) -> None:
         return
     if inputs.weights is not None:
         suspicious &= ops.to_numpy(inputs.weights) != 0
+    if inputs.scale is not None and np.isnan(ops.to_numpy(inputs.scale)[suspicious]).any():
+        raise ValueError("temperature is not positive everywhere: it divides the logits of a row, and must be above 0")
     for i, array in enumerate(inputs.arrays):
         if ops.can_look(array):
             _examine(inputs, i, ops.to_numpy(array), suspicious)

@@ -11,9 +11,10 @@ from ._calculus import (
     gradients,
 )
 from ._checks import raise_if_invalid
-from ._forms import float_arrays, left_pad, prepare
+from ._forms import float_arrays, is_number, left_pad, prepare
 from ._kernels.small import small_kl
 from ._ops import Array, common_ops
+from ._ops import numpy as numpy_ops
 from ._pairs import Spec
 from ._reduce import check_options, reduce_rows
 
@@ -39,7 +40,7 @@ def divergence(
     ops = inputs.ops
     arrays = inputs.arrays if inputs.scale is None else (*inputs.arrays, inputs.scale)
     values = ops.apply(evaluate, gradients, inputs.spec(kind, parameter), *arrays)
-    raise_if_invalid(inputs, values, check)
+    raise_if_invalid(inputs, values)
     return reduce_rows(inputs, values, reduction=reduction, keepdims=keepdims, base=base)
 
 
@@ -194,7 +195,7 @@ def js(
     >>> float(kb.js([0.9, 0.1], [0.5, 0.5]).round(12))
     0.101749225079
     """
-    if not (isinstance(mix, (int, float)) and 0 < mix < 1):
+    if not (is_number(mix) and 0 < mix < 1):
         raise ValueError(f"mix is {mix!r}: it must lie between 0 and 1; at the ends the divergence is 0 (for a one-sided one, use kl)")
     return divergence(
         "js", float(mix), p, q, form=form, axis=axis, keepdims=keepdims, weights=weights, reduction=reduction, base=base,
@@ -230,7 +231,7 @@ def renyi(
     >>> [float(kb.renyi(p, q, order=a).round(6)) for a in (0.0, 0.5, 1.0, 2.0, float("inf"))]
     [0.0, 0.069336, 0.143841, 0.287682, 0.693147]
     """
-    if isinstance(order, bool) or not isinstance(order, (int, float)) or not order >= 0:
+    if not (is_number(order) and order >= 0):
         raise ValueError(f"order is {order!r}: it must be a number ≥ 0 (inf included)")
     return divergence(
         "renyi", float(order), p, q, form=form, axis=axis, keepdims=keepdims, weights=weights, reduction=reduction, base=base,
@@ -245,7 +246,8 @@ def _elementwise(kind: str, x: Any, y: Any) -> Array:
     ndim = max(len(a.shape) for a in arrays)
     x, y = ops.broadcast([left_pad(ops, a, ndim) for a in arrays])
     spec = Spec(kind, 0.0, (), (), (), not ops.exact_float32)
-    return ops.apply(evaluate_elementwise, elementwise_gradients, spec, x, y)
+    value = ops.apply(evaluate_elementwise, elementwise_gradients, spec, x, y)
+    return value[()] if ops is numpy_ops else value  # a NumPy number, not an array without axes
 
 
 def rel_entr(x: Any, y: Any) -> Array:

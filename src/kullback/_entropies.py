@@ -38,7 +38,7 @@ def entropy(
     inputs = prepare((("p", p),), form=form, axis=axis, weights=weights, temperature=temperature, prior=prior, check=check)
     arrays = inputs.arrays if inputs.scale is None else (*inputs.arrays, inputs.scale)
     values = inputs.ops.apply(evaluate_entropy, entropy_gradients, inputs.spec("entropy"), *arrays)
-    raise_if_invalid(inputs, values, check)
+    raise_if_invalid(inputs, values)
     return reduce_rows(inputs, values, reduction=reduction, keepdims=keepdims, base=base)
 
 
@@ -76,5 +76,5 @@ def cross_entropy(
     first = inputs._replace(forms=inputs.forms[:1], tolerances=inputs.tolerances[:1])
     values = inputs.ops.apply(evaluate, gradients, inputs.spec("kl"), *arrays)
     values = values + inputs.ops.apply(evaluate_entropy, entropy_gradients, first.spec("entropy"), arrays[0], *arrays[2:])
-    raise_if_invalid(inputs, values, check)
+    raise_if_invalid(inputs, values)
     return reduce_rows(inputs, values, reduction=reduction, keepdims=keepdims, base=base)

@@ -28,12 +28,17 @@ class Inputs(NamedTuple):
     tolerances: tuple[float, ...]
     weights: Array | None
     scale: Array | None
+    check: bool | None
 
     def spec(self, kind: str, parameter: float = 0.0) -> Spec:
         # Logs beside probabilities, and counts, need a log or a quotient that float32 would round.
         mixed = len({form in LOG_FORMS for form in self.forms}) > 1
         wide = mixed or "counts" in self.forms or not self.ops.exact_float32
         return Spec(kind, parameter, self.forms, self.axes, self.tolerances, wide)
+
+
+def is_number(x: Any) -> bool:
+    return isinstance(x, (int, float, np.number)) and not isinstance(x, (bool, np.complexfloating))
 
 
 def parse_form(form: Any, count: int) -> tuple[str, ...]:
@@ -84,47 +89,41 @@ def align(named: Sequence[tuple[str, Any]], forms: Sequence[str]) -> tuple[list[
     labels = list(dict.fromkeys(label for table in tables for label in table))
     arrays = []
     for (name, _), table, form in zip(named, tables, forms):
+        for label, v in table.items():
+            if not (is_number(v) or isinstance(v, (bool, np.bool_))):
+                raise TypeError(f"{name}[{label!r}] is {v!r}: labelled distributions hold one number a label")
         missing = -math.inf if form in LOG_FORMS else 0.0
-        try:
-            arrays.append(np.array([float(table.get(label, missing)) for label in labels]))
-        except (TypeError, ValueError):
-            wrong = next(label for label, v in table.items() if not isinstance(v, (int, float, np.number)))
-            raise TypeError(f"{name}[{wrong!r}] is {table[wrong]!r}: labelled distributions hold one number a label") from None
+        arrays.append(np.array([float(table.get(label, missing)) for label in labels]))
     return arrays, labels
 
 
-def _reject(name: str, x: Any, why: str) -> None:
-    raise TypeError(f"{name} {why}")
-
-
 def _as_float_array(ops: Any, name: str, x: Any, like: Any) -> Array:
-    root = type(x).__module__.split(".")[0]
+    why = None
     if isinstance(x, np.ma.MaskedArray):
-        _reject(name, x, "is a masked array: pass its data, and the mask as weights (0 for rows to leave out)")
-    if root == "pandas":
-        _reject(name, x, f"is a pandas {type(x).__name__}: pass {name}.to_numpy() (a Series, beside another, is aligned by label)")
+        why = "is a masked array: pass its data, and the mask as weights (0 for rows to leave out)"
+    elif type(x).__module__.split(".")[0] == "pandas":
+        why = f"is a pandas {type(x).__name__}: pass {name}.to_numpy() (a Series, beside another, is aligned by label)"
+    elif x is None or isinstance(x, (str, bytes)):
+        why = f"is {x!r}: it must be an array of numbers"
+    elif isinstance(x, (complex, np.complexfloating)) or (isinstance(x, np.ndarray) and x.dtype.kind == "c"):
+        why = "is complex: probabilities are real numbers"
+    if why is not None:
+        raise TypeError(f"{name} {why}")
     try:
         array = ops.asarray(x, like)
-        if ops.is_float(array):
-            return array
-        if ops.is_complex(array):
-            _reject(name, x, "is complex: probabilities are real numbers")
-        if hasattr(array, "dtype") and not _is_integer(array):
-            _reject(name, x, f"has dtype {array.dtype}: use float16, bfloat16, float32, float64 or an integer type")
-        return ops.astype(array, ops.default_float(array))
-    except (ValueError, RuntimeError) as error:
+    except (ValueError, TypeError, RuntimeError) as error:
         raise ValueError(f"{name} cannot be read as an array of numbers: {error}") from error
+    if ops.is_float(array):
+        return array
+    if not ops.is_integer(array):
+        raise TypeError(f"{name} has dtype {array.dtype}: use float16, bfloat16, float32, float64 or an integer type")
+    return ops.astype(array, ops.default_float(array))
 
 
 def float_arrays(ops: Any, named: Sequence[tuple[str, Any]]) -> list[Array]:
     """Lists and numbers, and NumPy arrays beside another framework's, take the dtype and device of the first array that is at home."""
     like = next((x for _, x in named if ops_of(x) is ops and hasattr(x, "shape")), None)
     return [_as_float_array(ops, name, x, like) for name, x in named]
-
-
-def _is_integer(array: Array) -> bool:
-    kind = str(array.dtype).lower()
-    return "int" in kind or "bool" in kind or kind in ("dtypes.char", "dtypes.uchar", "dtypes.short", "dtypes.long")
 
 
 def left_pad(ops: Any, x: Array, ndim: int) -> Array:
@@ -159,9 +158,9 @@ def _row_shape(shapes: Sequence[Sequence[Any]], names: Sequence[str]) -> None:
 
 def _per_row(ops: Any, name: str, v: Any, x: Array, axes: tuple[int, ...]) -> Array:
     """A number or an array over the batch, laid out so that it broadcasts against x."""
-    v = ops.asarray(v, x)
-    if not ops.is_float(v) or v.dtype != x.dtype:
-        v = ops.astype(v, ops.float64 if x.dtype == ops.float64 else ops.float32)
+    # Beside half precision they are float32, as all that is computed.
+    dtype = ops.float64 if x.dtype == ops.float64 else ops.float32
+    v = ops.astype(_as_float_array(ops, name, v, ops.astype(x, dtype) if ops.is_half(x) and ops_of(v) is not ops else x), dtype)
     batch = len(x.shape) - len(axes)
     shape = tuple(v.shape)
     if len(shape) > batch:
@@ -170,9 +169,9 @@ def _per_row(ops: Any, name: str, v: Any, x: Array, axes: tuple[int, ...]) -> Ar
         )
     v = ops.expand(left_pad(ops, v, batch), axes)
     rows = [1 if i in axes else n for i, n in enumerate(x.shape)]
-    _row_shape([v.shape, rows], [name, "the batch"])
-    if all(_known(n) and _known(m) for n, m in zip(v.shape, rows)) and any(n > m for n, m in zip(v.shape, rows)):
-        raise ValueError(f"{name} has shape {shape}: it must broadcast to the batch shape, not enlarge it")
+    if any(_known(n) and _known(m) and n not in (1, m) for n, m in zip(v.shape, rows)):
+        expected = tuple(n for i, n in enumerate(x.shape) if i not in axes)
+        raise ValueError(f"{name} has shape {shape}: it must broadcast to the batch shape, {expected}")
     return ops.rows_like(v, x, axes)
 
 
@@ -188,7 +187,7 @@ def _with_prior(ops: Any, x: Array, form: str, axes: tuple[int, ...], prior: flo
 
 
 def _parse_prior(prior: Any, forms: Sequence[str]) -> float:
-    if isinstance(prior, bool) or not isinstance(prior, (int, float, np.number)) or not prior >= 0:
+    if not (is_number(prior) and 0 <= prior < math.inf):
         raise ValueError(f"prior is {prior!r}: it must be a number ≥ 0 (pseudo-counts for counts, a share of uniform for probs)")
     if "probs" in forms and prior > 1:
         raise ValueError(f"prior is {prior!r}: for form 'probs' it is the share of uniform mixed in, between 0 and 1")
@@ -207,8 +206,9 @@ def prepare(
 ) -> Inputs:
     """The arguments of one call, made uniform."""
     forms = parse_form(form, len(named))
-    if check not in (None, True, False):
+    if not (check is None or isinstance(check, (bool, np.bool_))):
         raise ValueError(f"check is {check!r}: it must be None, True or False")
+    check = None if check is None else bool(check)
     names = tuple(name for name, _ in named)
     if any(has_labels(x) for _, x in named):
         named = list(zip(names, align(named, forms)[0]))
@@ -230,14 +230,15 @@ def prepare(
         arrays = list(ops.broadcast(arrays))
 
     scale = None
-    if temperature is not None and not (isinstance(temperature, (int, float)) and temperature == 1):
+    if temperature is not None and not (is_number(temperature) and temperature == 1):
         if any(f not in LOG_FORMS for f in forms):
             raise ValueError("temperature divides logits: it needs form 'logits' or 'log_probs'")
-        if isinstance(temperature, (int, float)) and not temperature > 0:
+        if is_number(temperature) and not temperature > 0:
             raise ValueError(f"temperature is {temperature!r}: it must be positive")
-        scale = 1.0 / _per_row(ops, "temperature", temperature, arrays[0], axes)
+        temperature = _per_row(ops, "temperature", temperature, arrays[0], axes)
+        scale = 1.0 / ops.where(temperature > 0.0, temperature, math.nan)
     if weights is not None:
         weights = _per_row(ops, "weights", weights, arrays[0], axes)
         # Rows of weight 0 may hold anything; a harmless row in their place keeps it out of the derivatives.
         arrays = [ops.where(weights == 0.0, 0.0 if f in LOG_FORMS else 1.0, x) for x, f in zip(arrays, forms)]
-    return Inputs(ops, names, tuple(arrays), forms, axes, tolerances, weights, scale)
+    return Inputs(ops, names, tuple(arrays), forms, axes, tolerances, weights, scale, check)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from typing import Any
 
-from ._forms import Inputs
+from ._forms import Inputs, is_number
 from ._ops import Array
 
 REDUCTIONS = ("none", "sum", "mean", "batchmean")
@@ -16,7 +16,7 @@ def check_options(reduction: Any, keepdims: bool, base: Any) -> None:
         raise ValueError(f"reduction is {reduction!r}: it must be one of {', '.join(map(repr, REDUCTIONS))}")
     if keepdims and reduction != "none":
         raise ValueError(f"keepdims=True needs reduction='none', not {reduction!r}: a single number has no axes to keep")
-    if base is not None and not (isinstance(base, (int, float)) and base > 1):
+    if base is not None and not (is_number(base) and 1 < base < math.inf):
         raise ValueError(f"base is {base!r}: it must be a number above 1 (2 for bits, 10 for dits, None for nats)")
 
 

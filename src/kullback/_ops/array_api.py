@@ -18,7 +18,7 @@ class Namespace:
         self.name = xp.__name__
         self.float32, self.float64 = xp.float32, xp.float64
         self.exp, self.log, self.log1p, self.isnan = xp.exp, xp.log, xp.log1p, xp.isnan
-        self.where, self.total, self.mean, self.asarray_native = xp.where, xp.sum, xp.mean, xp.asarray
+        self.where, self.total, self.mean = xp.where, xp.sum, xp.mean
         self.astype = xp.astype
 
     def sum(self, x: Any, axes: Any) -> Any:
@@ -66,8 +66,8 @@ class Namespace:
     def is_half(self, x: Any) -> bool:
         return self.is_float(x) and x.dtype not in (self.float32, self.float64)
 
-    def is_complex(self, x: Any) -> bool:
-        return bool(self.xp.isdtype(x.dtype, "complex floating"))
+    def is_integer(self, x: Any) -> bool:
+        return bool(self.xp.isdtype(x.dtype, ("integral", "bool")))
 
     def stop_gradient(self, x: Any) -> Any:
         return x

@@ -64,8 +64,8 @@ def is_half(x: Any) -> bool:
     return x.dtype in (jnp.float16, jnp.bfloat16)
 
 
-def is_complex(x: Any) -> bool:
-    return bool(jnp.issubdtype(x.dtype, jnp.complexfloating))
+def is_integer(x: Any) -> bool:
+    return bool(jnp.issubdtype(x.dtype, jnp.integer) or x.dtype == jnp.bool_)
 
 
 def widest(x: Any) -> Any:

@@ -11,7 +11,7 @@ name = "NumPy"
 exact_float32 = True
 float32, float64 = np.float32, np.float64
 exp, log, log1p, isnan, where = np.exp, np.log, np.log1p, np.isnan, np.where
-expand, total, mean, length = np.expand_dims, np.sum, np.mean, len
+expand, total, length = np.expand_dims, np.sum, len
 to_numpy = np.asarray
 
 _this = sys.modules[__name__]
@@ -27,6 +27,11 @@ def max(x: Any, axes: Any) -> Any:
 
 def min(x: Any, axes: Any) -> Any:
     return np.minimum.reduce(x, axes, keepdims=True)
+
+
+def mean(x: Any) -> Any:
+    with np.errstate(invalid="ignore"):  # no rows: NaN, without a warning
+        return np.divide(np.sum(x), x.size, dtype=x.dtype)
 
 
 def squeeze(x: Any, axes: Any) -> Any:
@@ -67,8 +72,8 @@ def is_half(x: Any) -> bool:
     return x.dtype == np.float16 or x.dtype.name == "bfloat16"
 
 
-def is_complex(x: Any) -> bool:
-    return bool(x.dtype.kind == "c")
+def is_integer(x: Any) -> bool:
+    return x.dtype.kind in "iub"
 
 
 def widest(x: Any) -> Any:

@@ -85,8 +85,8 @@ def is_half(x: Any) -> bool:
     return x.dtype in (tf.float16, tf.bfloat16)
 
 
-def is_complex(x: Any) -> bool:
-    return bool(x.dtype.is_complex)
+def is_integer(x: Any) -> bool:
+    return bool(x.dtype.is_integer or x.dtype.is_bool)
 
 
 def widest(x: Any) -> Any:

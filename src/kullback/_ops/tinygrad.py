@@ -105,8 +105,8 @@ def is_half(x: Any) -> bool:
     return x.dtype in (dtypes.float16, dtypes.bfloat16)
 
 
-def is_complex(x: Any) -> bool:
-    return False
+def is_integer(x: Any) -> bool:
+    return dtypes.is_int(x.dtype) or x.dtype == dtypes.bool
 
 
 def high(x: Any) -> Any:

@@ -69,8 +69,8 @@ def is_half(x: Any) -> bool:
     return x.dtype in (torch.float16, torch.bfloat16)
 
 
-def is_complex(x: Any) -> bool:
-    return bool(x.dtype.is_complex)
+def is_integer(x: Any) -> bool:
+    return not (x.dtype.is_floating_point or x.dtype.is_complex)
 
 
 def widest(x: Any) -> Any:
