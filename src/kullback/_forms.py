@@ -14,6 +14,7 @@ import numpy as np
 from ._ops import Array, common_ops, ops_of
 from ._pairs import LOG_FORMS, Spec
 
+_DTYPES = "float16, bfloat16, float32, float64 or an integer type"
 FORMS = ("probs", "log_probs", "logits", "counts")
 
 
@@ -90,7 +91,7 @@ def align(named: Sequence[tuple[str, Any]], forms: Sequence[str]) -> tuple[list[
     arrays = []
     for (name, _), table, form in zip(named, tables, forms):
         for label, v in table.items():
-            if not (is_number(v) or isinstance(v, (bool, np.bool_))):
+            if isinstance(v, (str, bytes, np.complexfloating)) or not hasattr(v, "__float__"):
                 raise TypeError(f"{name}[{label!r}] is {v!r}: labelled distributions hold one number a label")
         missing = -math.inf if form in LOG_FORMS else 0.0
         arrays.append(np.array([float(table.get(label, missing)) for label in labels]))
@@ -116,7 +117,8 @@ def _as_float_array(ops: Any, name: str, x: Any, like: Any) -> Array:
     if ops.is_float(array):
         return array
     if not ops.is_integer(array):
-        raise TypeError(f"{name} has dtype {array.dtype}: use float16, bfloat16, float32, float64 or an integer type")
+        what = "is complex: probabilities are real numbers" if "complex" in str(array.dtype) else f"has dtype {array.dtype}: use {_DTYPES}"
+        raise TypeError(f"{name} {what}")
     return ops.astype(array, ops.default_float(array))
 
 
@@ -206,7 +208,7 @@ def prepare(
 ) -> Inputs:
     """The arguments of one call, made uniform."""
     forms = parse_form(form, len(named))
-    if not (check is None or isinstance(check, (bool, np.bool_))):
+    if check not in (None, True, False):
         raise ValueError(f"check is {check!r}: it must be None, True or False")
     check = None if check is None else bool(check)
     names = tuple(name for name, _ in named)

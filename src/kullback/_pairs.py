@@ -25,7 +25,7 @@ class Spec(NamedTuple):
 
 
 class Pair(NamedTuple):
-    """Normalised p and q; log p (finite; p itself may have underflown); log(q/p) (0 where both are absent, ±ABSENT where one is), and that
+    """Normalised p and q; log p (-ABSENT where p is; p itself may have underflown); log(q/p) (0 where both are absent, ±ABSENT where one is), and that
     less its mean under P; where only one is present; KL(P‖Q)."""
 
     p: Array
@@ -189,7 +189,7 @@ def _from_probs(ops: Any, p: Array, q: Array, axes: Any) -> Pair:
     # Where P is absent the term is q; mass that Q lacks makes the sum infinite, and a NaN anywhere makes it NaN.
     terms = ops.where(near, p * remainder, q * (1.0 / (r * (1.0 + y))) - p * (1.0 + log_ratio))
     kl = ops.sum(ops.where(only_p, math.inf, terms), axes) / total_p
-    log_p = ops.log(ops.where(p_absent, 1.0, p)) - ops.log(total_p)
+    log_p = ops.where(p_absent, -ABSENT, ops.log(ops.where(p_absent, 1.0, p)) - ops.log(total_p))
     p, q = p / total_p, q / total_q
     return Pair(p, q, log_p, log_ratio, centre(ops, p, log_ratio, axes), only_p, only_q, kl)
 

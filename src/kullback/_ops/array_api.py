@@ -48,10 +48,10 @@ class Namespace:
         return self.xp.broadcast_to(v, tuple(1 if i in axes else n for i, n in enumerate(x.shape)))
 
     def asarray(self, x: Any, like: Any) -> Any:
-        if type(x) is type(like) or (hasattr(x, "__array_namespace__") and not isinstance(x, np.ndarray)):
-            return x
-        if isinstance(x, np.ndarray):
+        if isinstance(x, (np.ndarray, np.generic)):
             x = x.tolist()  # namespaces need not understand each other's arrays
+        elif hasattr(x, "__array_namespace__"):
+            return x
         made = self.xp.asarray(x, device=None if like is None else like.device)
         return self.astype(made, like.dtype) if like is not None and self.is_float(like) else made
 

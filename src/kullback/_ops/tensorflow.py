@@ -68,9 +68,9 @@ def rows_like(v: Any, x: Any, axes: Any) -> Any:
 def asarray(x: Any, like: Any) -> Any:
     if tf.is_tensor(x) or isinstance(x, tf.Variable):
         return tf.convert_to_tensor(x)
-    if like is None or not like.dtype.is_floating:
-        return tf.convert_to_tensor(x)
-    return tf.cast(tf.convert_to_tensor(x), like.dtype)
+    made = tf.convert_to_tensor(x)
+    castable = made.dtype.is_floating or made.dtype.is_integer or made.dtype.is_bool
+    return tf.cast(made, like.dtype) if like is not None and like.dtype.is_floating and castable else made
 
 
 def default_float(x: Any) -> Any:
