@@ -12,6 +12,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from ._ops import Array, common_ops, ops_of
+from ._ops import numpy as numpy_ops
 from ._pairs import LOG_FORMS, Spec
 
 _DTYPES = "float16, bfloat16, float32, float64 or an integer type"
@@ -217,6 +218,9 @@ def prepare(
     ops = common_ops([*named, ("weights", weights), ("temperature", temperature)])
     arrays = float_arrays(ops, named)
     tolerances = tuple(math.inf if check is False else 5e-2 if ops.is_half(x) else 1e-3 for x in arrays)
+    if ops is not numpy_ops:
+        # Here rather than behind: gradients are then added up in float32 and rounded once. NumPy's are cast block by block.
+        arrays = [ops.astype(x, ops.float32) if ops.is_half(x) else x for x in arrays]
 
     ndim = max(len(x.shape) for x in arrays)
     if ndim == 0:

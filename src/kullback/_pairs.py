@@ -25,8 +25,8 @@ class Spec(NamedTuple):
 
 
 class Pair(NamedTuple):
-    """Normalised p and q; log p (-ABSENT where p is; p itself may have underflown); log(q/p) (0 where both are absent, ±ABSENT where one is), and that
-    less its mean under P; where only one is present; KL(P‖Q)."""
+    """Normalised p and q; log p (p itself may have underflown); log(q/p) (0 where both are absent, ±ABSENT where one is), and that less
+    its mean under P; where only one is present; KL(P‖Q)."""
 
     p: Array
     q: Array
@@ -139,7 +139,7 @@ def _from_logs(ops: Any, a: Array, b: Array, axes: Any, scale: Array | None) -> 
     # anything where KL is infinite, and other divergences still need log(q/p).
     log_zb = ops.log(ops.sum(ops.exp(below_b), axes))
     log_ratio = _with_absent(ops, ops.where(kl > 1.0, d - (log_zb - log_za), u - kl), only_p, only_q, either)
-    log_p = ops.where(p_absent, -ABSENT, below_a) - log_za
+    log_p = below_a - log_za
     return Pair(p, ops.exp(below_b - log_zb), log_p, log_ratio, u, only_p, only_q, kl)
 
 
@@ -189,7 +189,7 @@ def _from_probs(ops: Any, p: Array, q: Array, axes: Any) -> Pair:
     # Where P is absent the term is q; mass that Q lacks makes the sum infinite, and a NaN anywhere makes it NaN.
     terms = ops.where(near, p * remainder, q * (1.0 / (r * (1.0 + y))) - p * (1.0 + log_ratio))
     kl = ops.sum(ops.where(only_p, math.inf, terms), axes) / total_p
-    log_p = ops.where(p_absent, -ABSENT, ops.log(ops.where(p_absent, 1.0, p)) - ops.log(total_p))
+    log_p = ops.where(p_absent, -math.inf, ops.log(ops.where(p_absent, 1.0, p)) - ops.log(total_p))
     p, q = p / total_p, q / total_q
     return Pair(p, q, log_p, log_ratio, centre(ops, p, log_ratio, axes), only_p, only_q, kl)
 
@@ -232,7 +232,7 @@ def textbook(ops: Any, spec: Spec, x: Array, y: Array, scale: Array | None = Non
             absent = z == 0.0
             sides.append((z / total, ops.log(ops.where(absent, 1.0, z)) - ops.log(total), absent))
     (p, log_p, p_absent), (q, log_q, q_absent) = sides
-    return p, q, log_p, ops.where(p_absent | q_absent, 0.0, log_q - log_p)
+    return p, q, ops.where(p_absent, -math.inf, log_p), ops.where(p_absent | q_absent, 0.0, log_q - log_p)
 
 
 def attach(ops: Any, exact: Array, smooth: Array) -> Array:
