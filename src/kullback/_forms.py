@@ -73,7 +73,7 @@ def parse_axes(axis: Any, ndim: int) -> tuple[int, ...]:
 
 
 def has_labels(x: Any) -> bool:
-    return isinstance(x, Mapping) or (type(x).__module__.split(".")[0] == "pandas" and type(x).__name__ == "Series")
+    return isinstance(x, Mapping) or (hasattr(x, "iloc") and x.ndim == 1)  # a pandas Series
 
 
 def align(named: Sequence[tuple[str, Any]], forms: Sequence[str]) -> tuple[list[Any], list[Any]]:
@@ -103,7 +103,7 @@ def _as_float_array(ops: Any, name: str, x: Any, like: Any) -> Array:
     why = None
     if isinstance(x, np.ma.MaskedArray):
         why = "is a masked array: pass its data, and the mask as weights (0 for rows to leave out)"
-    elif type(x).__module__.split(".")[0] == "pandas":
+    elif hasattr(x, "iloc"):
         why = f"is a pandas {type(x).__name__}: pass {name}.to_numpy() (a Series, beside another, is aligned by label)"
     elif x is None or isinstance(x, (str, bytes)):
         why = f"is {x!r}: it must be an array of numbers"

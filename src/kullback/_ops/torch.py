@@ -86,7 +86,10 @@ def barrier(x: Any) -> Any:
 
 
 def high(x: Any) -> Any:
-    # A mask, not Veltkamp's multiplication: that one breaks when a compiler contracts it to an fma.
+    if torch.jit.is_tracing():  # which cannot record a change of dtype
+        scaled = x.detach() * (4097.0 if x.dtype == torch.float32 else 134217729.0)
+        return scaled - (scaled - x.detach())
+    # A mask, not that multiplication (Veltkamp's): it breaks when a compiler contracts it to an fma.
     if x.dtype == torch.float32:
         return (x.detach().view(torch.int32) & -4096).view(torch.float32)
     return (x.detach().view(torch.int64) & -134217728).view(torch.float64)
