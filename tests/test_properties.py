@@ -202,5 +202,6 @@ def test_chain_of_definitions(call, pair):
     assert h == pytest.approx(-math.fsum(p * np.log(p)), rel=ROUNDING, abs=U)
     assert kl == pytest.approx(math.fsum(p * np.log(p / q)), abs=ROUNDING * (1 + ce))
     assert call(kb.jeffreys, p, q) == pytest.approx(kl + call(kb.kl, q, p), rel=ROUNDING, abs=U * U)
-    m = (p + q) / 2
-    assert call(kb.js, p, q) == pytest.approx((call(kb.kl, p, m) + call(kb.kl, q, m)) / 2, abs=ROUNDING)
+    for w in (0.5, 0.25):  # the weight of Q
+        m = (1 - w) * p + w * q
+        assert call(kb.js, p, q, mix=w) == pytest.approx((1 - w) * call(kb.kl, p, m) + w * call(kb.kl, q, m), abs=ROUNDING)

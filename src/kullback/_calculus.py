@@ -25,6 +25,7 @@ from ._pairs import (
     compute_dtype,
     expm1,
     invalid,
+    log_quotient,
     pair,
     phi,
     result_dtype,
@@ -34,11 +35,12 @@ from ._pairs import (
 
 
 class Kind(NamedTuple):
-    """`at_zero`: the derivative with respect to a probability that is 0 (per unit of normalised probability), for p and for q."""
+    """`at_zero`: the derivative with respect to a probability that is 0 (per unit of normalised probability): to p; to q where p is 0 too;
+    to q where p is not."""
 
     value: Callable[[Any, Pair, Any, float], Array]
     log_gradients: Callable[[Any, Pair, Any, float], tuple[Array, Array]]
-    at_zero: Callable[[float], tuple[float, float]]
+    at_zero: Callable[[float], tuple[float, float, float]]
 
 
 def _difference(ops: Any, p: Array, q: Array, log_ratio: Array) -> Array:
@@ -59,7 +61,8 @@ def _kl(ops: Any, pr: Pair, axes: Any, _: float) -> Array:
 
 
 def _kl_gradients(ops: Any, pr: Pair, axes: Any, _: float) -> tuple[Array, Array]:
-    return -(pr.p * pr.centred), _difference(ops, pr.p, pr.q, pr.log_ratio)
+    # Where KL is infinite there is no derivative to p; that to log q remains.
+    return -(pr.p * ops.where(pr.kl < math.inf, pr.centred, math.nan)), _difference(ops, pr.p, pr.q, pr.log_ratio)
 
 
 # Jeffreys: KL(P‖Q) + KL(Q‖P) = sum (q - p) log(q/p), every term >= 0.
@@ -158,7 +161,8 @@ def _renyi_gradients(ops: Any, pr: Pair, axes: Any, order: float) -> tuple[Array
         inside = ops.where(pr.only_q, 0.0, pr.q)
         return pr.p * 0.0, pr.q - inside / ops.sum(inside, axes)
     if order == math.inf:
-        attained = ops.where(pr.log_ratio == ops.min(pr.log_ratio, axes), pr.p * 0.0 + 1.0, 0.0)
+        attained = (pr.log_ratio == ops.min(pr.log_ratio, axes)) & (pr.log_p > -math.inf)
+        attained = ops.where(attained, pr.p * 0.0 + 1.0, 0.0)
         attained = attained / ops.sum(attained, axes)
         return attained - pr.p, pr.q - attained
     if order < 0.5:
@@ -173,16 +177,17 @@ def _renyi_gradients(ops: Any, pr: Pair, axes: Any, order: float) -> tuple[Array
     return order / (order - 1.0) * t_minus_p, -t_minus_q
 
 
+def _renyi_at_zero(order: float) -> tuple[float, float, float]:
+    to_p = -1.0 if order == math.inf else -order / (order - 1.0) if order > 1.0 else 0.0
+    return to_p, 1.0, -math.inf if order >= 1.0 else 0.0
+
+
 KINDS = {
-    # At p = 0 the derivative to p is -inf for these; the contract makes it 0. To q it is finite where P is absent: 1 - p/q = 1.
-    "kl": Kind(_kl, _kl_gradients, lambda _: (0.0, 1.0)),
-    "jeffreys": Kind(_jeffreys, _jeffreys_gradients, lambda _: (0.0, 0.0)),
-    "js": Kind(_js, _js_gradients, lambda _: (0.0, 0.0)),
-    "renyi": Kind(
-        _renyi,
-        _renyi_gradients,
-        lambda order: (-order / (order - 1.0) if 1.0 < order < math.inf else 0.0, 0.0 if order == 0.0 else 1.0),
-    ),
+    # At p = 0 the derivative to p is -inf for the first three; the contract makes it 0. To q it is 1 - p/q.
+    "kl": Kind(_kl, _kl_gradients, lambda _: (0.0, 1.0, -math.inf)),
+    "jeffreys": Kind(_jeffreys, _jeffreys_gradients, lambda _: (0.0, 0.0, -math.inf)),
+    "js": Kind(_js, _js_gradients, lambda _: (0.0, 0.0, 0.0)),
+    "renyi": Kind(_renyi, _renyi_gradients, _renyi_at_zero),
 }
 
 
@@ -227,7 +232,8 @@ def gradients(ops: Any, spec: Spec, x: Array, y: Array, scale: Array | None = No
     to_logs = [
         _balanced(ops, to_log, normalised, axes) for to_log, normalised in zip(kind.log_gradients(ops, both, axes, spec.parameter), (p, q))
     ]
-    at_zero = kind.at_zero(spec.parameter)
+    p_zero, q_zero, q_lost = kind.at_zero(spec.parameter)
+    at_zero = (p_zero, ops.where(exact.only_p, q_lost, q * 0.0 + q_zero))
     found = [
         _to_input(ops, form, z, to_log, normalised, zero, axes, scale)
         for form, z, to_log, normalised, zero in zip(spec.forms, (x, y), to_logs, (both.p, both.q), at_zero)
@@ -244,7 +250,7 @@ def _balanced(ops: Any, to_log: Array, normalised: Array, axes: Any) -> Array:
     return ops.where(dominant, -ops.sum(ops.where(dominant, 0.0, to_log), axes), to_log)
 
 
-def _to_input(ops: Any, form: str, x: Array, to_log: Array, normalised: Array, at_zero: float, axes: Any, scale: Array | None) -> Array:
+def _to_input(ops: Any, form: str, x: Array, to_log: Array, normalised: Array, at_zero: Any, axes: Any, scale: Array | None) -> Array:
     """From d/d log p to d/d the array given: logits x scale, or probabilities that are divided by their sum."""
     if form in LOG_FORMS:
         return to_log if scale is None else to_log * scale
@@ -297,6 +303,31 @@ def entropy_gradients(ops: Any, spec: Spec, x: Array, scale: Array | None = None
     return (to_x,) if scale is None else (to_x, _to_scale(ops, x, to_log, spec.axes))
 
 
+# Cross-entropy: H(P) + KL(P‖Q), two sums of terms >= 0, so nothing cancels, in the value or in its gradient.
+
+
+def evaluate_cross_entropy(ops: Any, spec: Spec, x: Array, y: Array, scale: Array | None = None) -> Array:
+    scales = () if scale is None else (scale,)
+    kl = evaluate(ops, spec._replace(kind="kl"), x, y, *scales)
+    return kl + ops.astype(evaluate_entropy(ops, spec, x, *scales), kl.dtype)
+
+
+def cross_entropy_gradients(ops: Any, spec: Spec, x: Array, y: Array, scale: Array | None = None) -> tuple[Array, ...]:
+    scales = () if scale is None else (scale,)
+    to_x, to_y, *to_scale = gradients(ops, spec._replace(kind="kl"), x, y, *scales)
+    entropy_to_x, *entropy_to_scale = entropy_gradients(ops, spec, x, *scales)
+    to_x = to_x + entropy_to_x
+    if spec.forms[0] not in LOG_FORMS:
+        # Where p = 0 the infinite parts cancel: d/dp = -log q - H(P, Q).
+        dtype = to_x.dtype
+        x, y = ops.astype(x, dtype), ops.astype(y, dtype)
+        _, log_q, q_absent = _log_probability(ops, spec._replace(forms=spec.forms[1:]), y, scale)
+        total = ops.sum(x, spec.axes)
+        cross = -ops.sum(x * log_q, spec.axes) / total
+        to_x = ops.where(x == 0.0, ops.where(q_absent, 0.0, -log_q - cross) / total, to_x)
+    return (to_x, to_y, *(a + b for a, b in zip(to_scale, entropy_to_scale)))
+
+
 # Elementwise, SciPy's meaning: rel_entr = x log(x/y), kl_div = x log(x/y) - x + y;
 # at x = 0 <= y they are 0 and y; outside x >= 0, y >= 0, and at y = 0 < x, inf. NaN stays.
 
@@ -306,7 +337,7 @@ def _elementwise_log_ratio(ops: Any, x: Array, y: Array, inside: Array) -> Array
     x, y = ops.where(inside, x, 1.0), ops.where(inside, y, 1.0)
     change = (y - x) / x
     near = (change < 0.5) & (change > -0.5)
-    return ops.where(near, ops.log1p(ops.where(near, change, 0.0)), ops.log(y) - ops.log(x))
+    return ops.where(near, ops.log1p(ops.where(near, change, 0.0)), log_quotient(ops, y, x))
 
 
 def evaluate_elementwise(ops: Any, spec: Spec, x: Array, y: Array) -> Array:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from ._calculus import entropy_gradients, evaluate, evaluate_entropy, gradients
+from ._calculus import cross_entropy_gradients, entropy_gradients, evaluate_cross_entropy, evaluate_entropy
 from ._checks import raise_if_invalid
 from ._forms import prepare
 from ._ops import Array
@@ -58,7 +58,7 @@ def cross_entropy(
 ) -> Array:
     """Cross-entropy H(P, Q) = −Σ p log q, in nats, one value per distribution. P, the true distribution, comes first.
 
-    Parameters as in `kl`. q = 0 < p gives inf.
+    Parameters as in `kl`. q = 0 < p gives inf. At p = 0 the derivative to p (form "probs") is the true one, −log q − H(P, Q).
 
     Examples
     --------
@@ -72,9 +72,6 @@ def cross_entropy(
     check_options(reduction, keepdims, base)
     inputs = prepare((("p", p), ("q", q)), form=form, axis=axis, weights=weights, temperature=temperature, prior=prior, check=check)
     arrays = inputs.arrays if inputs.scale is None else (*inputs.arrays, inputs.scale)
-    # H(P) + KL(P‖Q): two sums of terms >= 0, so nothing cancels, in the value or in its gradient.
-    first = inputs._replace(forms=inputs.forms[:1], tolerances=inputs.tolerances[:1])
-    values = inputs.ops.apply(evaluate, gradients, inputs.spec("kl"), *arrays)
-    values = values + inputs.ops.apply(evaluate_entropy, entropy_gradients, first.spec("entropy"), arrays[0], *arrays[2:])
+    values = inputs.ops.apply(evaluate_cross_entropy, cross_entropy_gradients, inputs.spec("cross_entropy"), *arrays)
     raise_if_invalid(inputs, values)
     return reduce_rows(inputs, values, reduction=reduction, keepdims=keepdims, base=base)

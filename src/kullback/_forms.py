@@ -31,6 +31,8 @@ class Inputs(NamedTuple):
     weights: Array | None
     scale: Array | None
     check: bool | None
+    # float32 arguments that were widened: the result is to be float32 again.
+    narrow: bool
 
     def spec(self, kind: str, parameter: float = 0.0) -> Spec:
         # Logs beside probabilities, and counts, need a log or a quotient that float32 would round.
@@ -92,7 +94,7 @@ def align(named: Sequence[tuple[str, Any]], forms: Sequence[str]) -> tuple[list[
     arrays = []
     for (name, _), table, form in zip(named, tables, forms):
         for label, v in table.items():
-            if isinstance(v, (str, bytes, np.complexfloating)) or not hasattr(v, "__float__"):
+            if isinstance(v, (str, bytes, np.complexfloating)) or not hasattr(v, "__float__") or np.ndim(v) > 0:
                 raise TypeError(f"{name}[{label!r}] is {v!r}: labelled distributions hold one number a label")
         missing = -math.inf if form in LOG_FORMS else 0.0
         arrays.append(np.array([float(table.get(label, missing)) for label in labels]))
@@ -225,12 +227,16 @@ def prepare(
     ndim = max(len(x.shape) for x in arrays)
     if ndim == 0:
         raise ValueError(f"{names[0]} is a single number: a distribution needs an axis of categories")
+    narrow = False
     arrays = [left_pad(ops, x, ndim) for x in arrays]
     axes = parse_axes(axis, ndim)
     _same_categories(names, [x.shape for x in arrays], axes)
     _row_shape([x.shape for x in arrays], names)
     if prior is not None:
         share = _parse_prior(prior, forms)
+        # The sum rounds: in float64, where there is one.
+        narrow = all(x.dtype == ops.float32 or ops.is_half(x) for x in arrays)
+        arrays = [ops.astype(x, ops.widest(x)) for x in arrays]
         arrays = [_with_prior(ops, x, f, axes, share) for x, f in zip(arrays, forms)]
     if len(arrays) > 1:
         arrays = list(ops.broadcast(arrays))
@@ -247,4 +253,4 @@ def prepare(
         weights = _per_row(ops, "weights", weights, arrays[0], axes)
         # Rows of weight 0 may hold anything; a harmless row in their place keeps it out of the derivatives.
         arrays = [ops.where(weights == 0.0, 0.0 if f in LOG_FORMS else 1.0, x) for x, f in zip(arrays, forms)]
-    return Inputs(ops, names, tuple(arrays), forms, axes, tolerances, weights, scale, check)
+    return Inputs(ops, names, tuple(arrays), forms, axes, tolerances, weights, scale, check, narrow)

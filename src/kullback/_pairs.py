@@ -143,7 +143,7 @@ def _from_logs(ops: Any, a: Array, b: Array, axes: Any, scale: Array | None) -> 
     return Pair(p, ops.exp(below_b - log_zb), log_p, log_ratio, u, only_p, only_q, kl)
 
 
-def _log_quotient(ops: Any, y: Array, x: Array) -> Array:
+def log_quotient(ops: Any, y: Array, x: Array) -> Array:
     """log(y/x) for positive numbers, by one logarithm: what is tiny is scaled up first, since the quotient might over- or underflow."""
     tiny, scale = (2.0**-60, 2.0**90) if x.dtype == ops.float32 else (2.0**-500, 2.0**600)
     y_tiny, x_tiny = y < tiny, x < tiny
@@ -184,7 +184,7 @@ def _from_probs(ops: Any, p: Array, q: Array, axes: Any) -> Pair:
     near = (x < 1.0) & (x > -0.5) & ~either
     x = ops.where(near, x, 0.0)
     remainder = _log1p_remainder(ops, x)
-    far_ratio = _log_quotient(ops, safe_q, safe_p) - (ops.log(r) + ops.log1p(y))
+    far_ratio = log_quotient(ops, safe_q, safe_p) - (ops.log(r) + ops.log1p(y))
     log_ratio = _with_absent(ops, ops.where(near, x - remainder, far_ratio), only_p, only_q, either)
     # Where P is absent the term is q; mass that Q lacks makes the sum infinite, and a NaN anywhere makes it NaN.
     terms = ops.where(near, p * remainder, q * (1.0 / (r * (1.0 + y))) - p * (1.0 + log_ratio))

@@ -23,6 +23,8 @@ def check_options(reduction: Any, keepdims: bool, base: Any) -> None:
 def reduce_rows(inputs: Inputs, values: Array, *, reduction: str, keepdims: bool, base: float | None) -> Array:
     """`values` has one entry a row, with the category axes kept at size 1."""
     ops, weights = inputs.ops, inputs.weights
+    if inputs.narrow:
+        values = ops.astype(values, ops.float32)
     if base is not None:
         values = values / math.log(base)
     total_weight = None

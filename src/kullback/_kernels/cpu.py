@@ -57,7 +57,10 @@ def _on_threads(job: Callable[[Iterator[Any]], None], tasks: list[Any], size: in
         return
     if _pool is None:
         _pool = ThreadPoolExecutor(thread_count() - 1, thread_name_prefix="kullback")
-    others = [_pool.submit(job, queue) for _ in range(threads - 1)]
+    try:
+        others = [_pool.submit(job, queue) for _ in range(threads - 1)]
+    except RuntimeError:  # the interpreter is shutting down
+        others = []
     try:
         job(queue)
     finally:
@@ -93,10 +96,13 @@ class _Rows:
             self.view = np.lib.stride_tricks.as_strided(self.moved, (rows[0], columns[0]), (rows[1], columns[1]))
 
     def take(self, start: int, stop: int) -> Array:
+        return self.view[start:stop] if self.view is not None else self.pick(np.arange(start, stop))
+
+    def pick(self, index: Array) -> Array:
         if self.view is not None:
-            return self.view[start:stop]
-        rows = self.moved[np.unravel_index(np.arange(start, stop), self.batch)] if self.batch else self.moved
-        return rows.reshape(stop - start, -1)
+            return self.view[index]
+        rows = self.moved[np.unravel_index(index, self.batch)] if self.batch else self.moved
+        return rows.reshape(len(index), -1)
 
     @property
     def contiguous(self) -> bool:
@@ -155,13 +161,13 @@ class _Call:
         self.ranges = _column_ranges(self.columns, TILE if flat else 4 * PIECE)
         self.height = max(1, TILE // self.ranges[0][1])
 
-    def general(self, start: int, stop: int) -> None:
-        """The general formula on rows start to stop."""
+    def general(self, index: Array) -> None:
+        """The general formula on the rows with these numbers."""
         spec = self.spec._replace(axes=(1,))
         step = max(1, TILE // 4 // self.columns)
-        for low in range(start, stop, step):
-            rows = slice(low, min(stop, low + step))
-            p, q = (np.ascontiguousarray(side.take(rows.start, rows.stop)) for side in self.sides)
+        for low in range(0, len(index), step):
+            rows = index[low : low + step]
+            p, q = (np.ascontiguousarray(side.pick(rows)) for side in self.sides)
             self.result[rows] = self.evaluate(self.ops, spec, p, q, None if self.scales is None else self.scales[rows])[:, 0]
 
     def tiled(self, start: int, stop: int, buffers: _Buffers) -> None:
@@ -179,7 +185,7 @@ class _Call:
         for lane in self.lanes:
             if not tiles:
                 break
-            if lane.least > hint:
+            if lane.least > hint or not (lane.scaled or scales is None):
                 continue
             # Neighbours are alike: a lane that fails on the first tile is not tried on the others, nor is one that needs a larger KL.
             for group in (tiles[:1], tiles[1:]):
@@ -205,8 +211,9 @@ class _Call:
             tiles = [(rows, j) for rows, j in tiles if undecided[rows, j].any()]
         values = self.result[start:stop]
         values[:] = self.merge(self.spec, *merged)
-        for row in np.flatnonzero(np.isnan(values)):
-            self.general(start + row, start + row + 1)
+        left = np.flatnonzero(np.isnan(values))
+        if left.size:
+            self.general(start + left)
 
     def work(self, queue: Iterator[tuple[int, int]]) -> None:
         buffers = _Buffers()
@@ -215,7 +222,7 @@ class _Call:
                 if self.lanes:
                     self.tiled(start, stop, buffers)
                 else:
-                    self.general(start, stop)
+                    self.general(np.arange(start, stop))
 
 
 def run(evaluate: Callable[..., Array], ops: Any, spec: Any, x: Array, y: Array, scale: Array | None = None) -> Array:

@@ -19,7 +19,7 @@ import numpy as np
 
 Array = Any
 
-# Dot products are taken over pieces, whose sums are added in float64: the error of a piece stays below 1e-6 however BLAS orders it.
+# Dot products are taken over pieces, whose sums are added in float64: BLAS adds a piece in eight lanes or more, which errs by some u.
 PIECE = 256
 # e^v is taken as e^a e^d up to here; beyond, from Q's own logits, since the roundings of a and of d add up in the exponent.
 _STEEP = 10.0
@@ -30,7 +30,8 @@ _UNIT = {np.dtype(np.float32): 2.0**-24, np.dtype(np.float64): 2.0**-53}
 class Lane(NamedTuple):
     """sums(p, q, scale, buffer) -> (n,) arrays.  finish(lane, scale, *sums) -> an estimate of KL, and what `merge` takes.
 
-    `least` is the smallest KL the lane may accept; `error` its absolute error, in units of the last place, that does not shrink with KL.
+    `least` is the smallest KL the lane may accept; `error` its absolute error, in units of the last place, that does not shrink with KL;
+    `scaled`: may logits be multiplied by an inverse temperature?
     """
 
     dtype: Any
@@ -38,6 +39,7 @@ class Lane(NamedTuple):
     error: float
     sums: Callable[..., tuple[Array, ...]]
     finish: Callable[..., tuple[Array, ...]]
+    scaled: bool = True
 
 
 def _einsum_dot(x: Array, y: Array) -> Array:
@@ -97,8 +99,8 @@ def merge_probs(spec: Any, s: Array, p: Array, q: Array) -> Array:
     m = (q - p) / p
     s = s / p
     value = s + (np.log1p(m) - m)
-    # s - m^2/2 must not cancel: else the sums differ too much for so small a divergence.
-    fine = (m * m <= s) & (value < np.inf)
+    # s - m^2/2 must not cancel: else the sums differ too much for so small a divergence. (For m far from 0 it is more than m^2/2.)
+    fine = (m * m <= s) & (np.abs(m) <= 0.25) & (value < np.inf)
     for total, tolerance in zip((p, q), spec.tolerances):
         fine &= (total <= 1.0 + tolerance) & (total >= 1.0 - tolerance)
     return np.where(fine, value, np.nan)
@@ -248,7 +250,8 @@ def _prob_lanes(dtype: Any, goal: float) -> tuple[Lane, ...]:
 
 def _log_lanes(dtype: Any, goal: float) -> tuple[Lane, ...]:
     return (
-        _first_order(dtype, goal, 4.0, _two_plain_sums, _finish_two),
+        # Logits far from 0, times a scale, round in the exponent.
+        _first_order(dtype, goal, 4.0, _two_plain_sums, _finish_two)._replace(scaled=False),
         _second_order(dtype, goal, _ratio_sums, _finish_ratio),
         _first_order(dtype, goal, 16.0, _two_sums, _finish_two),
     )

@@ -18,7 +18,8 @@ _this = sys.modules[__name__]
 
 
 def sum(x: Any, axes: Any) -> Any:
-    return np.add.reduce(x, axes, keepdims=True)
+    # Across memory NumPy adds one by one: 4e-4 off over 100,000 float32.
+    return np.add.reduce(x, axes, np.float64, keepdims=True).astype(x.dtype)
 
 
 def max(x: Any, axes: Any) -> Any:
@@ -53,7 +54,7 @@ def astype(x: Any, dtype: Any) -> Any:
 def asarray(x: Any, like: Any) -> Any:
     """NumPy arrays keep their dtype; lists and numbers take that of the array they accompany."""
     if isinstance(x, np.ndarray):
-        return x
+        return x if x.dtype.isnative else x.astype(x.dtype.newbyteorder("="))
     made = np.asarray(x)
     if like is not None and like.dtype.kind == "f" and made.dtype.kind in "fiub" and not isinstance(x, np.generic):
         return made.astype(like.dtype)

@@ -159,7 +159,20 @@ class _OpWithForwardMode(_Op):
         return None if change is None else change.to(ctx.dtype)
 
 
+def _forward_modes() -> int:
+    """How many levels of torch.func.jvp surround this call."""
+    if torch._C._functorch.peek_interpreter_stack() is None:
+        return 0
+    levels = torch._functorch.pyfunctorch.retrieve_all_functorch_interpreters()
+    return [level.key() for level in levels].count(torch._C._functorch.TransformType.Jvp)
+
+
 def apply(evaluate: Any, gradients: Any, spec: Any, x: Any, y: Any = None, z: Any = None) -> Any:
     if torch.compiler.is_compiling():
         return _Op.apply(evaluate, gradients, spec, x, y, z)
+    if _forward_modes() > 1:
+        # PyTorch gives 0 for any custom function there.
+        raise NotImplementedError(
+            "forward mode inside forward mode (jvp of jvp, jacfwd of jacfwd) is not right in PyTorch: use torch.func.hessian, or jacfwd of jacrev"
+        )
     return _OpWithForwardMode.apply(evaluate, gradients, spec, x, y, z)
