@@ -173,6 +173,6 @@ def apply(evaluate: Any, gradients: Any, spec: Any, x: Any, y: Any = None, z: An
     if _forward_modes() > 1:
         # PyTorch gives 0 for any custom function there.
         raise NotImplementedError(
-            "forward mode inside forward mode (jvp of jvp, jacfwd of jacfwd) is not right in PyTorch: use torch.func.hessian, or jacfwd of jacrev"
+            "forward mode inside forward mode (jvp of jvp, jacfwd of jacfwd) is not right in PyTorch: use torch.func.hessian"
         )
     return _OpWithForwardMode.apply(evaluate, gradients, spec, x, y, z)
