@@ -5,7 +5,7 @@ BIN := .venv/bin
 
 # Everything on a fresh machine: environment, linters, the built package, all tests.
 test: check
-	$(BIN)/python -m pytest -n 2 --dist loadfile
+	$(BIN)/python -m pytest -n 2 --dist worksteal
 
 check: .venv/ready
 	$(BIN)/python -m pip install --quiet --disable-pip-version-check --no-deps --force-reinstall .

@@ -109,7 +109,7 @@ def _as_float_array(ops: Any, name: str, x: Any, like: Any) -> Array:
         why = f"is a pandas {type(x).__name__}: pass {name}.to_numpy() (a Series, beside another, is aligned by label)"
     elif x is None or isinstance(x, (str, bytes)):
         why = f"is {x!r}: it must be an array of numbers"
-    elif isinstance(x, (complex, np.complexfloating)) or (isinstance(x, np.ndarray) and x.dtype.kind == "c"):
+    elif isinstance(x, (complex, np.complexfloating)):
         why = "is complex: probabilities are real numbers"
     if why is not None:
         raise TypeError(f"{name} {why}")

@@ -47,9 +47,10 @@ def astype(x: Any, dtype: Any) -> Any:
 def asarray(x: Any, like: Any) -> Any:
     if isinstance(x, jax.Array):
         return x
-    if like is None or not jnp.issubdtype(like.dtype, jnp.floating):
-        return jnp.asarray(x)
-    return jnp.asarray(x, dtype=like.dtype)
+    made = np.asarray(x) if like is not None else jnp.asarray(x)
+    if like is None or not jnp.issubdtype(like.dtype, jnp.floating) or made.dtype.kind == "c":
+        return jnp.asarray(made)
+    return jnp.asarray(made, dtype=like.dtype)
 
 
 def default_float(x: Any) -> Any:

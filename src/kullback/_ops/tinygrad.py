@@ -82,8 +82,9 @@ def astype(x: Any, dtype: Any) -> Any:
 def asarray(x: Any, like: Any) -> Any:
     if isinstance(x, Tensor):
         return x
-    if isinstance(x, (np.ndarray, np.generic)):
-        x = np.asarray(x)
+    x = np.asarray(x)
+    if x.dtype.kind not in "fiub" and x.dtype.name != "bfloat16":
+        raise TypeError(f"dtype {x.dtype}")
     if like is None:
         return Tensor(x)
     made = Tensor(x, device=like.device)

@@ -18,7 +18,12 @@ _this = sys.modules[__name__]
 
 
 def sum(x: Any, axes: Any) -> Any:
-    return torch.sum(x, axes, keepdim=True) if axes else x
+    if not axes:
+        return x
+    if torch.compiler.is_compiling() and x.dtype == torch.float32 and x.device.type == "cpu":
+        # Inductor's float32 sums are 5e-6 off over 100,000 terms; eager ones and those on GPUs are not.
+        return torch.sum(x, axes, keepdim=True, dtype=torch.float64).to(torch.float32)
+    return torch.sum(x, axes, keepdim=True)
 
 
 def max(x: Any, axes: Any) -> Any:
@@ -53,8 +58,8 @@ def asarray(x: Any, like: Any) -> Any:
         return x
     if like is None:
         return torch.as_tensor(x)
-    dtype = like.dtype if like.dtype.is_floating_point else None
-    return torch.as_tensor(x, dtype=dtype, device=like.device)
+    made = torch.as_tensor(x, device=like.device)
+    return made.to(like.dtype) if like.dtype.is_floating_point and not made.is_complex() else made
 
 
 def default_float(x: Any) -> Any:
