@@ -58,7 +58,8 @@ def test_a_layer_imports_only_from_those_above(path):
                 assert LAYERS.index(other) < LAYERS.index(own), f"{own} imports {other}, which stands below it"
         if parts[0] in FRAMEWORKS:
             assert own == "_ops", f"{path.name} imports {parts[0]}"
-            assert path.stem == {"jaxlib": "jax"}.get(parts[0], parts[0])
+            # The dispatch names every framework, once it is loaded; test_import_loads_numpy_and_scipy_only sees that it loads none.
+            assert path.stem in ("__init__", {"jaxlib": "jax"}.get(parts[0], parts[0]))
 
 
 def test_every_module_has_its_place():
