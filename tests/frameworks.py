@@ -176,7 +176,10 @@ class Tinygrad(Framework):
     slow = os.environ.get("DEV") == "PYTHON"
 
     def array(self, x):
-        return tinygrad.Tensor(np.asarray(x)).realize()
+        x = np.asarray(x)
+        if x.dtype.name == "bfloat16":  # NumPy's own cannot be handed over
+            return tinygrad.Tensor(x.astype(np.float32)).cast(tinygrad.dtypes.bfloat16).realize()
+        return tinygrad.Tensor(x).realize()
 
     def numpy(self, x):
         return x.numpy()
