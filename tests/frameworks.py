@@ -177,8 +177,8 @@ class Tinygrad(Framework):
 
     def array(self, x):
         x = np.asarray(x)
-        if x.dtype.name == "bfloat16":  # NumPy's own cannot be handed over
-            return tinygrad.Tensor(x.astype(np.float32)).cast(tinygrad.dtypes.bfloat16).realize()
+        if x.dtype.name == "bfloat16":  # NumPy's own cannot be handed over, nor can every clang make one
+            return tinygrad.Tensor(x.view(np.uint16)).bitcast(tinygrad.dtypes.bfloat16)
         return tinygrad.Tensor(x).realize()
 
     def numpy(self, x):
