@@ -20,10 +20,14 @@ ROOT = Path(__file__).resolve().parents[1]
 
 # From the top down: a module may import from those above it, and from its own package.
 LAYERS = [
-    "_ops", "_kernels", "_pairs", "_calculus", "_forms", "_checks", "_reduce", "_divergences", "_entropies", "_report", "_explain", "_read",
-    "_cli", "__main__",
+    "_ops", "_kernels", "_pairs", "_calculus", "_forms", "_checks", "_reduce", "_divergences", "_entropies", "_literal", "_patching",
+    "torch", "jax", "tensorflow", "keras", "tinygrad", "_report", "_explain", "_read", "_cli", "__main__",
 ]  # fmt: skip
-FRAMEWORKS = {"torch", "jax", "jaxlib", "tensorflow", "tinygrad", "keras", "cupy", "array_api_strict", "pandas"}
+# The modules with other libraries' names: each may import what it is named after, and none may import another.
+SURFACES = {
+    "torch": {"torch", "torchmetrics"}, "jax": {"jax", "optax"}, "tensorflow": {"tensorflow"}, "keras": {"keras"}, "tinygrad": {"tinygrad"},
+}  # fmt: skip
+FRAMEWORKS = {"torch", "torchmetrics", "jax", "jaxlib", "optax", "tensorflow", "tinygrad", "keras", "cupy", "array_api_strict", "pandas"}
 MODULES = [m.name for m in pkgutil.walk_packages([str(PACKAGE)], "kullback.") if not m.name.endswith("__main__")]
 
 
@@ -56,7 +60,8 @@ def test_a_layer_imports_only_from_those_above(path):
             other = parts[1]
             if other in LAYERS and other != own:
                 assert LAYERS.index(other) < LAYERS.index(own), f"{own} imports {other}, which stands below it"
-        if parts[0] in FRAMEWORKS:
+                assert other not in SURFACES, f"{own} imports {other}: the core needs no surface"
+        if parts[0] in FRAMEWORKS and parts[0] not in SURFACES.get(own, ()):
             assert own == "_ops", f"{path.name} imports {parts[0]}"
             # The dispatch names every framework, once it is loaded; test_import_loads_numpy_and_scipy_only sees that it loads none.
             assert path.stem in ("__init__", {"jaxlib": "jax"}.get(parts[0], parts[0]))

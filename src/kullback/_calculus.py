@@ -12,6 +12,7 @@ from typing import Any, NamedTuple
 
 from ._kernels import cpu
 from ._ops import numpy as numpy_ops
+from ._ops import on_host
 from ._pairs import (
     ABSENT,
     LOG_FORMS,
@@ -26,12 +27,19 @@ from ._pairs import (
     expm1,
     invalid,
     log_quotient,
+    negative,
     pair,
     phi,
     result_dtype,
     scaled_below,
     textbook,
 )
+
+
+# Which derivatives are asked for, where a framework knows; those that are not may be None.
+Needs = tuple[bool, ...]
+ALL = (True, True, True)
+Slopes = tuple[Array | None, ...]
 
 
 class Kind(NamedTuple):
@@ -197,7 +205,16 @@ def evaluate(ops: Any, spec: Spec, x: Array, y: Array, scale: Array | None = Non
     views = [ops.host_view(array) for array in arrays]
     if not any(view is None for view in views):
         return ops.from_host(cpu.run(_evaluate, numpy_ops, spec, *views))
+    if ops.call_host is not None and cpu.has_lanes(spec, scale):
+        value = ops.call_host(spec, *arrays)
+        if value is not None:
+            return value
     return _evaluate(ops, spec, *arrays)
+
+
+@on_host
+def _evaluate_on_host(ops: Any, fields: Any, *arrays: Array) -> Array:
+    return evaluate(ops, Spec(*fields), *arrays)
 
 
 def _evaluate(ops: Any, spec: Spec, x: Array, y: Array, scale: Array | None = None) -> Array:
@@ -208,10 +225,12 @@ def _evaluate(ops: Any, spec: Spec, x: Array, y: Array, scale: Array | None = No
     value = KINDS[spec.kind].value(ops, pair(ops, spec, x, y, scale), spec.axes, spec.parameter)
     bad = invalid(ops, x, spec.forms[0], spec.axes, spec.tolerances[0])
     bad = bad | invalid(ops, y, spec.forms[1], spec.axes, spec.tolerances[1])
+    if spec.kind != "kl":  # KL of negative numbers is NaN by itself
+        bad = bad | negative(ops, x, spec.forms[0], spec.axes) | negative(ops, y, spec.forms[1], spec.axes)
     return ops.astype(ops.where(bad, math.nan, value), out)
 
 
-def gradients(ops: Any, spec: Spec, x: Array, y: Array, scale: Array | None = None) -> tuple[Array, ...]:
+def gradients(ops: Any, spec: Spec, x: Array, y: Array, scale: Array | None = None, *, needs: Needs = ALL) -> Slopes:
     """d evaluate / d each array: exact in value, and differentiable again."""
     dtype = compute_dtype(ops, spec, (x, y))
     x, y = ops.astype(x, dtype), ops.astype(y, dtype)
@@ -235,8 +254,8 @@ def gradients(ops: Any, spec: Spec, x: Array, y: Array, scale: Array | None = No
     p_zero, q_zero, q_lost = kind.at_zero(spec.parameter)
     at_zero = (p_zero, ops.where(exact.only_p, q_lost, q * 0.0 + q_zero))
     found = [
-        _to_input(ops, form, z, to_log, normalised, zero, axes, scale)
-        for form, z, to_log, normalised, zero in zip(spec.forms, (x, y), to_logs, (both.p, both.q), at_zero)
+        _to_input(ops, form, z, to_log, normalised, zero, axes, scale) if need else None
+        for form, z, to_log, normalised, zero, need in zip(spec.forms, (x, y), to_logs, (both.p, both.q), at_zero, needs)
     ]
     if scale is not None:
         found.append(sum(_to_scale(ops, z, to_log, axes) for z, to_log in zip((x, y), to_logs)))
@@ -290,11 +309,11 @@ def evaluate_entropy(ops: Any, spec: Spec, x: Array, scale: Array | None = None)
     x = ops.astype(x, compute_dtype(ops, spec, (x,)))
     scale = None if scale is None else ops.astype(scale, x.dtype)
     p, log_p, _ = _log_probability(ops, spec, x, scale)
-    bad = invalid(ops, x, spec.forms[0], spec.axes, spec.tolerances[0])
+    bad = invalid(ops, x, spec.forms[0], spec.axes, spec.tolerances[0]) | negative(ops, x, spec.forms[0], spec.axes)
     return ops.astype(ops.where(bad, math.nan, ops.sum(-(p * log_p), spec.axes)), out)
 
 
-def entropy_gradients(ops: Any, spec: Spec, x: Array, scale: Array | None = None) -> tuple[Array, ...]:
+def entropy_gradients(ops: Any, spec: Spec, x: Array, scale: Array | None = None, *, needs: Needs = ALL) -> Slopes:
     x = ops.astype(x, compute_dtype(ops, spec, (x,)))
     scale = None if scale is None else ops.astype(scale, x.dtype)
     p, log_p, _ = _log_probability(ops, spec, x, scale)
@@ -312,7 +331,7 @@ def evaluate_cross_entropy(ops: Any, spec: Spec, x: Array, y: Array, scale: Arra
     return kl + ops.astype(evaluate_entropy(ops, spec, x, *scales), kl.dtype)
 
 
-def cross_entropy_gradients(ops: Any, spec: Spec, x: Array, y: Array, scale: Array | None = None) -> tuple[Array, ...]:
+def cross_entropy_gradients(ops: Any, spec: Spec, x: Array, y: Array, scale: Array | None = None, *, needs: Needs = ALL) -> Slopes:
     scales = () if scale is None else (scale,)
     to_x, to_y, *to_scale = gradients(ops, spec._replace(kind="kl"), x, y, *scales)
     entropy_to_x, *entropy_to_scale = entropy_gradients(ops, spec, x, *scales)
@@ -354,7 +373,7 @@ def evaluate_elementwise(ops: Any, spec: Spec, x: Array, y: Array) -> Array:
     return ops.astype(ops.where(ops.isnan(x) | ops.isnan(y), math.nan, value), out)
 
 
-def elementwise_gradients(ops: Any, spec: Spec, x: Array, y: Array) -> tuple[Array, Array]:
+def elementwise_gradients(ops: Any, spec: Spec, x: Array, y: Array, *, needs: Needs = ALL) -> Slopes:
     dtype = compute_dtype(ops, spec, (x, y))
     x, y = ops.astype(x, dtype), ops.astype(y, dtype)
     inside = (x > 0.0) & (y > 0.0)
@@ -373,3 +392,44 @@ def elementwise_gradients(ops: Any, spec: Spec, x: Array, y: Array) -> tuple[Arr
         ops.where(edge, 0.0, ops.where(inside, to_x, outside)),
         ops.where(edge, at_edge, ops.where(inside, to_y, outside)),
     )
+
+
+# As PyTorch, optax and Keras write it, of a target t and the logarithm x of a prediction, neither normalised: t (log t - x), summed over axes
+# or not. Where t = 0 the term is 0 whatever x is (unless NaN). Summed in float64, where there is one: the terms have both signs.
+
+
+def _absent(spec: Spec, t: Array) -> Array:
+    return t == (-math.inf if spec.forms[1] in LOG_FORMS else 0.0)
+
+
+def _literal_weight(ops: Any, spec: Spec, t: Array) -> Array:
+    return ops.exp(t) if spec.forms[1] in LOG_FORMS else t
+
+
+def _literal_excess(ops: Any, spec: Spec, x: Array, t: Array) -> Array:
+    """log t - x, 0 where t is absent."""
+    absent = _absent(spec, t)
+    log_t = ops.where(absent, 0.0, t) if spec.forms[1] in LOG_FORMS else ops.log(ops.where(absent, 1.0, t))
+    return log_t - ops.where(absent & ~ops.isnan(x), 0.0, x)
+
+
+def evaluate_literal(ops: Any, spec: Spec, x: Array, t: Array) -> Array:
+    views = [ops.host_view(array) for array in (x, t)]
+    if not any(view is None for view in views):
+        return ops.from_host(cpu.run_literal(spec, *views))
+    dtype = compute_dtype(ops, spec, (x, t))
+    out = result_dtype(ops, (x, t))
+    x, t = ops.astype(x, dtype), ops.astype(t, dtype)
+    terms = _literal_weight(ops, spec, t) * _literal_excess(ops, spec, x, t)
+    return ops.sum(terms, spec.axes) if spec.axes else ops.astype(terms, out)
+
+
+def literal_gradients(ops: Any, spec: Spec, x: Array, t: Array, *, needs: Needs = ALL) -> Slopes:
+    dtype = compute_dtype(ops, spec._replace(wide=False), (x, t))
+    x, t = ops.astype(x, dtype), ops.astype(t, dtype)
+    weight = _literal_weight(ops, spec, t)
+    to_t = None
+    if needs[1]:
+        to_t = ops.where(_absent(spec, t), 0.0, _literal_excess(ops, spec, x, t) + 1.0)
+        to_t = to_t * weight if spec.forms[1] in LOG_FORMS else to_t
+    return -weight if needs[0] else None, to_t

@@ -143,9 +143,14 @@ def _from_logs(ops: Any, a: Array, b: Array, axes: Any, scale: Array | None) -> 
     return Pair(p, ops.exp(below_b - log_zb), log_p, log_ratio, u, only_p, only_q, kl)
 
 
+def _tiny(ops: Any, x: Array) -> tuple[float, float]:
+    """Below the first number, quotients may over- or underflow: multiply by the second."""
+    return (2.0**-60, 2.0**90) if x.dtype == ops.float32 else (2.0**-500, 2.0**600)
+
+
 def log_quotient(ops: Any, y: Array, x: Array) -> Array:
-    """log(y/x) for positive numbers, by one logarithm: what is tiny is scaled up first, since the quotient might over- or underflow."""
-    tiny, scale = (2.0**-60, 2.0**90) if x.dtype == ops.float32 else (2.0**-500, 2.0**600)
+    """log(y/x) for positive numbers, by one logarithm."""
+    tiny, scale = _tiny(ops, x)
     y_tiny, x_tiny = y < tiny, x < tiny
     quotient = ops.where(y_tiny, y * scale, y) / ops.where(x_tiny, x * scale, x)
     shift = math.log(scale)
@@ -153,11 +158,18 @@ def log_quotient(ops: Any, y: Array, x: Array) -> Array:
 
 
 def _log1p_remainder(ops: Any, x: Array) -> Array:
-    """x - log(1 + x) >= 0 for -1/2 <= x <= 1, where the direct form cancels."""
-    # log(1+x) = 2 atanh(s), s = x/(2+x), |s| <= 1/3, and x - 2s = x s: x s - 2 s^3 (1/3 + s^2/5 + s^4/7 + ...)
+    """x - log(1 + x) >= 0 for |x| <= 1/3, where the direct form cancels."""
+    if x.dtype == ops.float32:
+        # x^2 (1/2 - x/3 + x^2/4 - ...): no division, which XLA makes the most expensive step of all.
+        terms = [(-1.0) ** n / n for n in range(2, 16)]
+        series = x * terms.pop() + terms.pop()
+        while terms:
+            series = series * x + terms.pop()
+        return x * x * series
+    # log(1+x) = 2 atanh(s), s = x/(2+x), |s| <= 1/5, and x - 2s = x s: x s - 2 s^3 (1/3 + s^2/5 + s^4/7 + ...)
     s = x / (2.0 + x)
     s2 = s * s
-    last = 15 if x.dtype == ops.float32 else 33
+    last = 25
     series = s2 * (1.0 / (last + 2)) + 1.0 / last
     for n in range(last - 2, 1, -2):
         series = series * s2 + 1.0 / n
@@ -179,12 +191,19 @@ def _from_probs(ops: Any, p: Array, q: Array, axes: Any) -> Pair:
     y = ops.sum(excess, axes) / (r * total_p)
     p_absent, q_absent = p == 0.0, q == 0.0
     only_p, only_q, either = q_absent & ~p_absent, p_absent & ~q_absent, p_absent | q_absent
-    safe_p, safe_q = ops.where(either, 1.0, p), ops.where(either, 1.0, q)
-    x = (excess / (r * safe_p) - y) / (1.0 + y)
-    near = (x < 1.0) & (x > -0.5) & ~either
+    # What is negative is no probability, and makes log(q/p) and KL NaN: cheaper than to look for it in a pass of its own.
+    safe_p = ops.where((p < 0.0) | (q < 0.0), math.nan, ops.where(either, 1.0, p))
+    safe_q = ops.where(either, 1.0, q)
+    tiny, scale = _tiny(ops, p)
+    p_tiny, q_tiny = safe_p < tiny, safe_q < tiny
+    inverse = 1.0 / (r * ops.where(p_tiny, safe_p * scale, safe_p))
+    x = (ops.where(p_tiny, excess * scale, excess) * inverse - y) * (1.0 / (1.0 + y))
+    near = (x < 1.0 / 3.0) & (x > -1.0 / 3.0) & ~either
     x = ops.where(near, x, 0.0)
     remainder = _log1p_remainder(ops, x)
-    far_ratio = log_quotient(ops, safe_q, safe_p) - (ops.log(r) + ops.log1p(y))
+    # The quotient itself, not 1 + x: of a small q the sum has lost the digits.
+    shift = ops.where(p_tiny, math.log(scale) + p * 0.0, 0.0) - ops.where(q_tiny, math.log(scale) + q * 0.0, 0.0)
+    far_ratio = (ops.log(ops.where(q_tiny, safe_q * scale, safe_q) * inverse) + shift) - ops.log1p(y)
     log_ratio = _with_absent(ops, ops.where(near, x - remainder, far_ratio), only_p, only_q, either)
     # Where P is absent the term is q; mass that Q lacks makes the sum infinite, and a NaN anywhere makes it NaN.
     terms = ops.where(near, p * remainder, q * (1.0 / (r * (1.0 + y))) - p * (1.0 + log_ratio))
@@ -241,7 +260,8 @@ def attach(ops: Any, exact: Array, smooth: Array) -> Array:
 
 
 def invalid(ops: Any, x: Array, form: str, axes: Any, tolerance: float) -> Array:
-    """True for rows that are no distribution in this form (contract: negative, wrong sum, all-zero counts, +inf)."""
+    """True for rows that are no distribution in this form (contract: wrong sum, all-zero counts, +inf), negative
+    entries aside."""
     if form in LOG_FORMS:
         top = ops.max(x, axes)
         if form == "logits":
@@ -249,7 +269,10 @@ def invalid(ops: Any, x: Array, form: str, axes: Any, tolerance: float) -> Array
         total = ops.sum(ops.exp(x), axes)
         return ~((total <= 1.0 + tolerance) & (total >= 1.0 - tolerance))
     total = ops.sum(x, axes)
-    negative = ops.min(x, axes) < 0.0
     if form == "counts":
-        return negative | ~((total > 0.0) & (total < math.inf))
-    return negative | ~((total <= 1.0 + tolerance) & (total >= 1.0 - tolerance))
+        return ~((total > 0.0) & (total < math.inf))
+    return ~((total <= 1.0 + tolerance) & (total >= 1.0 - tolerance))
+
+
+def negative(ops: Any, x: Array, form: str, axes: Any) -> Any:
+    return False if form in LOG_FORMS else ops.min(x, axes) < 0.0

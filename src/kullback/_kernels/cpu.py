@@ -16,19 +16,21 @@ from typing import Any
 
 import numpy as np
 
-from .cpu_tiles import LOG_LANES, PIECE, PROB_LANES, Lane, merge_logs, merge_probs
+from .cpu_tiles import LOG_LANES, PIECE, PROB_LANES, Lane, literal, merge_logs, merge_probs
 
 Array = Any
 
 # Elements in a tile. Smaller ones would fit the L2 cache, but threads hand over the GIL at every call of NumPy, and that costs more:
 # with 65536, two threads are slower than one; with this, nearly twice as fast.
-TILE = 1 << 18
+TILE = 1 << 19
 # Elements that the general formula takes at a time: it holds some forty temporaries.
 GENERAL = 1 << 14
+# Elements of a tile of `run_literal`, all in float64.
+_LITERAL = 1 << 17
 # Up to here the general formula as it is takes less time than the bookkeeping below.
 TINY = 4096
-# Elements a thread takes at a time (or a quarter of all), and the size from which a second thread pays for waking it (about 50 µs).
-_TASK = 1 << 20
+# Elements a thread takes at a time (or a quarter of all): some 100 µs of bookkeeping each; and the size from which a second thread pays for waking it (about 50 µs).
+_TASK = 1 << 21
 _THREADS_FROM = 1 << 17
 
 _pool: ThreadPoolExecutor | None = None
@@ -139,6 +141,12 @@ def _column_ranges(count: int, most: int) -> list[tuple[int, int]]:
     return list(pairwise(edges))
 
 
+def has_lanes(spec: Any, scale: Array | None) -> bool:
+    """Is there anything faster here than the general formula?"""
+    # With a temperature, sums of log-probabilities are not at hand.
+    return spec.kind == "kl" and not spec.wide and (scale is None or spec.forms == ("logits", "logits"))
+
+
 class _Call:
     """One call: what all threads share, each writing its own rows of `result`."""
 
@@ -153,12 +161,12 @@ class _Call:
         self.dtype = np.dtype(np.float64 if np.float64 in (x.dtype, y.dtype) else np.float32)
         self.result = np.empty(self.rows, self.dtype)
         self.lanes: tuple[Lane, ...] = ()
-        self.merge: Callable[..., Array]
-        if spec.kind == "kl" and not spec.wide:
+        self.merge: Callable[..., Array] = merge_logs
+        if has_lanes(spec, scale):
             if spec.forms == ("probs", "probs"):
                 self.lanes, self.merge = PROB_LANES[self.dtype], merge_probs
-            elif scale is None or spec.forms == ("logits", "logits"):  # with a temperature, sums of log-probabilities are not at hand
-                self.lanes, self.merge = LOG_LANES[self.dtype], merge_logs
+            else:
+                self.lanes = LOG_LANES[self.dtype]
         # Across memory (an axis other than the last) rows share cache lines: take many, and fewer columns of each.
         flat = all(side.contiguous for side in self.sides)
         self.ranges = _column_ranges(self.columns, TILE if flat else 4 * PIECE)
@@ -238,3 +246,37 @@ def run(evaluate: Callable[..., Array], ops: Any, spec: Any, x: Array, y: Array,
     step = max(1, min(_TASK // call.columns, -(-call.rows // 4)))
     _on_threads(call.work, [(low, min(call.rows, low + step)) for low in range(0, call.rows, step)], x.size)
     return call.result.reshape(call.kept)
+
+
+def run_literal(spec: Any, x: Array, t: Array) -> Array:
+    """t (log t - x), or exp(t) (t - x) for logarithms t: element by element, or summed over spec.axes, kept at size 1. In float64, as are
+    the sums; the elements are rounded to the dtype of the arrays."""
+    axes = spec.axes or (x.ndim - 1,) if x.ndim else ()
+    batch = tuple(i for i in range(x.ndim) if i not in axes)
+    sides = [_Rows(side, batch, axes) for side in (x, t)]
+    rows, columns = math.prod(x.shape[i] for i in batch), math.prod(x.shape[i] for i in axes)
+    dtype = np.float64 if np.float64 in (x.dtype, t.dtype) else np.float32
+    step = max(1, min(_TASK // max(1, columns), -(-rows // 4)))
+    ranges = list(pairwise([*range(0, columns, _LITERAL), columns])) if columns else []
+    tasks = [(low, min(rows, low + step), *span) for low in range(0, rows, step) for span in ranges]
+    sums = np.zeros((rows, len(ranges)))
+    terms = None if spec.axes else np.empty((rows, columns), dtype)
+    height = max(1, _LITERAL // max(1, columns))
+
+    def work(queue: Iterator[tuple[int, int, int, int]]) -> None:
+        buffers = _Buffers()
+        with np.errstate(all="ignore"):
+            for start, stop, left, right in queue:
+                for low in range(start, stop, height):
+                    high = min(stop, low + height)
+                    a, b = (side.take(low, high)[:, left:right] for side in sides)
+                    found = literal(a, b, spec.forms[1], buffers)
+                    if terms is None:
+                        np.add.reduce(found, 1, out=sums[low:high, left // _LITERAL])
+                    else:
+                        terms[low:high, left:right] = found
+
+    _on_threads(work, tasks, x.size)
+    if terms is not None:
+        return terms.reshape(x.shape)
+    return np.add.reduce(sums, 1).reshape([1 if i in axes else n for i, n in enumerate(x.shape)])

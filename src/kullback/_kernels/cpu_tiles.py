@@ -228,6 +228,24 @@ def merge_logs(spec: Any, s: Array, m: Array, z: Array, c: Array, top: Array) ->
     return np.where(fine, value, np.nan)
 
 
+# --- as written -------------------------------------------------------------------------------------------------------------------
+# t (log t - x), t given as it is or by its logarithm.
+
+
+def literal(x: Array, t: Array, form: str, buffer: Any) -> Array:
+    """The terms, in float64, in a buffer."""
+    double = np.dtype(np.float64)
+    terms, given = buffer("terms", t.shape, double), buffer.tile("t", t, double)
+    weight = np.exp(given, out=buffer("weight", t.shape, double)) if form == "log_probs" else given
+    np.subtract(given if form == "log_probs" else np.log(given, out=terms), buffer.tile("x", x, double), out=terms)
+    np.multiply(weight, terms, out=terms)
+    absent = weight == 0.0
+    if absent.any():
+        # 0 (-inf): no term, unless it is a NaN of the caller's.
+        np.copyto(terms, 0.0, where=absent & ~np.isnan(x))
+    return terms
+
+
 # Which lanes there are, for data of float32 and of float64, in the order in which they are tried.
 
 

@@ -24,7 +24,8 @@ class Ops(Protocol):
 
     apply(evaluate, gradients, spec, *arrays)
         evaluate(ops, spec, *arrays), whose derivatives the framework takes from
-        gradients(ops, spec, *arrays): for each array, d value / d array, itself differentiable.
+        gradients(ops, spec, *arrays): for each array, d value / d array, itself differentiable. The keyword `needs` may say
+        of which arrays it is asked for; in place of others there may be None.
     exact_float32
         Are float32 exp and log good to the last digits?
     rows_like(v, x, axes)
@@ -37,6 +38,9 @@ class Ops(Protocol):
         Are the values at hand for free (on the CPU, outside any tracer); are they at hand at all?
     host_view(x)
         x as a NumPy array on the same memory, or None where a framework must do the work itself.
+    call_host(spec, *arrays)
+        While code is being compiled for this CPU: a call, when that code runs, of the function registered with `on_host`. None elsewhere;
+        the attribute is None where the framework has no such thing.
     """
 
     name: str
@@ -47,6 +51,7 @@ class Ops(Protocol):
     log: Callable[[Array], Array]
     log1p: Callable[[Array], Array]
     isnan: Callable[[Array], Array]
+    call_host: Callable[..., Array | None] | None
 
     def where(self, condition: Array, x: Array, y: Array) -> Array: ...
     def sum(self, x: Array, axes: Axes) -> Array: ...
@@ -75,6 +80,15 @@ class Ops(Protocol):
     def host_view(self, x: Array) -> np.ndarray[Any, Any] | None: ...
     def from_host(self, x: np.ndarray[Any, Any]) -> Array: ...
     def apply(self, evaluate: Any, gradients: Any, spec: Any, *arrays: Array) -> Array: ...
+
+
+# What `call_host` calls, with the primitives, the fields of a spec, and arrays. Set by the layer that has the formulas.
+host_function: list[Callable[..., Array]] = []
+
+
+def on_host(function: Callable[..., Array]) -> Callable[..., Array]:
+    host_function[:] = [function]
+    return function
 
 
 # Types met so far. Values are modules or `array_api.Namespace` objects, both with the names of `Ops`.

@@ -12,6 +12,7 @@ class Namespace:
     """The names of `Ops`, bound to the functions of one array API namespace."""
 
     exact_float32 = True
+    call_host = None
 
     def __init__(self, xp: Any) -> None:
         self.xp = xp

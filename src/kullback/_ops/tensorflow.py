@@ -15,6 +15,7 @@ exp, log, log1p, isnan = tf.math.exp, tf.math.log, tf.math.log1p, tf.math.is_nan
 total, mean, squeeze = tf.reduce_sum, tf.reduce_mean, tf.squeeze
 stop_gradient, astype, from_host = tf.stop_gradient, tf.cast, tf.convert_to_tensor
 
+call_host = None
 _this = sys.modules[__name__]
 
 

@@ -7,6 +7,8 @@ from typing import Any
 
 import torch
 
+from . import host_function
+
 name = "PyTorch"
 exact_float32 = True
 float32, float64 = torch.float32, torch.float64
@@ -127,6 +129,47 @@ def host_view(x: Any) -> Any:
     return to_numpy(x)
 
 
+# Elements from which calling the kernel from compiled code costs less than Inductor's loops save.
+_CALL_FROM = 1 << 16
+
+
+@torch.library.custom_op("kullback::on_host", mutates_args=())  # type: ignore[untyped-decorator]
+def _on_host(
+    x: torch.Tensor, y: torch.Tensor, z: torch.Tensor | None,
+    kind: str, parameter: float, forms: str, axes: list[int], tolerances: list[float], wide: bool,
+) -> torch.Tensor:  # fmt: skip
+    arrays = [x, y] if z is None else [x, y, z]
+    fields = (kind, parameter, tuple(forms.split()), tuple(axes), tuple(tolerances), wide)
+    value: torch.Tensor = host_function[0](_this, fields, *arrays)
+    return value
+
+
+@_on_host.register_fake  # type: ignore[untyped-decorator]
+def _(x: Any, y: Any, z: Any, kind: Any, parameter: Any, forms: Any, axes: Any, tolerances: Any, wide: Any) -> Any:
+    shape = [1 if i in axes else n for i, n in enumerate(x.shape)]
+    return x.new_empty(shape, dtype=float64 if float64 in (x.dtype, y.dtype) else float32)
+
+
+@_on_host.register_vmap  # type: ignore[untyped-decorator]
+def _(info: Any, dims: Any, x: Any, y: Any, z: Any, *rest: Any) -> Any:
+    kind, parameter, forms, axes, tolerances, wide = rest
+    moved = [
+        array if array is None else array.expand(info.batch_size, *array.shape) if dim is None else array.movedim(dim, 0)
+        for array, dim in zip((x, y, z), dims)
+    ]
+    return _on_host(*moved, kind, parameter, forms, [axis + 1 for axis in axes], tolerances, wide), 0
+
+
+_is_exporting = getattr(torch.compiler, "is_exporting", lambda: True)  # before PyTorch 2.7 there is no telling
+
+
+def call_host(spec: Any, x: Any, y: Any, z: Any = None) -> Any:
+    # Not for export: what is exported must run without this library.
+    if not torch.compiler.is_compiling() or _is_exporting() or x.device.type != "cpu" or x.numel() < _CALL_FROM:
+        return None
+    return _on_host(x, y, z, spec.kind, spec.parameter, " ".join(spec.forms), list(spec.axes), list(spec.tolerances), spec.wide)
+
+
 class _Op(torch.autograd.Function):  # type: ignore[misc]
     # What torch.compile takes: without `jvp`, and without *args in `forward`.
     generate_vmap_rule = True
@@ -145,9 +188,9 @@ class _Op(torch.autograd.Function):  # type: ignore[misc]
     @staticmethod
     def backward(ctx: Any, upstream: Any) -> Any:
         arrays = [array for array in ctx.saved_tensors if array is not None]
-        slopes = ctx.gradients(_this, ctx.spec, *arrays)
+        slopes = ctx.gradients(_this, ctx.spec, *arrays, needs=tuple(ctx.needs_input_grad[3:]))
         found = [
-            (upstream * slope).to(array.dtype) if need else None for slope, array, need in zip(slopes, arrays, ctx.needs_input_grad[3:])
+            astype(astype(upstream, slope.dtype) * slope, array.dtype) if need else None for slope, array, need in zip(slopes, arrays, ctx.needs_input_grad[3:])
         ]
         return (None, None, None, *found, *(None,) * (3 - len(found)))
 

@@ -1,0 +1,314 @@
+"""PyTorch's names with the right answers: `kl_div` and `KLDivLoss` as drop-ins, `KLLoss` and `KLMetric` as they should have been.
+
+>>> import torch
+>>> from kullback.torch import kl_div, KLLoss
+>>> target, log_input = torch.tensor([[0.0, 1.0]]), torch.tensor([[-0.7, -0.7]], requires_grad=True)
+>>> round(kl_div(log_input, target, reduction="batchmean").item(), 6)
+0.7
+>>> teacher, student = torch.tensor([[2.0, 0.0, 1.0]]), torch.tensor([[1.0, 1.0, 1.0]])
+>>> round(KLLoss()(student=student, teacher=teacher).item(), 6)
+0.266151
+"""
+
+from __future__ import annotations
+
+import warnings
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from torch.overrides import handle_torch_function, has_torch_function_variadic
+
+from ._divergences import kl
+from ._literal import literal_sum, literal_terms
+from ._ops import torch as ops
+from ._patching import Patch
+
+__all__ = ["KLDivLoss", "KLLoss", "KLMetric", "install", "kl_div", "patched", "uninstall"]
+
+_REDUCTIONS = ("none", "mean", "batchmean", "sum")
+
+
+def kl_div(
+    input: Tensor,
+    target: Tensor,
+    size_average: bool | None = None,
+    reduce: bool | None = None,
+    reduction: str = "mean",
+    log_target: bool = False,
+) -> Tensor:
+    r"""`torch.nn.functional.kl_div`, mended: target · (log target − input), the input being log-probabilities.
+
+    The same formula, signature and warnings: it does not normalise, and "mean" divides by the number of elements, which is not KL
+    ("batchmean" is, for inputs of shape [batch, categories]). What differs from PyTorch:
+
+    - float32 and half precision are summed in float64 and rounded once;
+    - where target = 0 (or −inf under `log_target`) the term is 0 and so is its gradient, whatever the input: no NaN;
+    - "batchmean" divides by the length of the broadcast batch, not of `input` alone.
+
+    `kullback.kl` and `KLLoss` are the unsurprising ones.
+
+    Examples
+    --------
+    >>> import torch
+    >>> target = torch.tensor([[0.5, 0.5, 0.0]], requires_grad=True)
+    >>> log_q = torch.tensor([[0.25, 0.25, 0.5]]).log()
+    >>> value = kl_div(log_q, target, reduction="batchmean")
+    >>> round(value.item(), 6)
+    0.693147
+    >>> value.backward()
+    >>> target.grad
+    tensor([[1.6931, 1.6931, 0.0000]])
+    """
+    if has_torch_function_variadic(input, target):
+        return handle_torch_function(
+            kl_div, (input, target), input, target, size_average=size_average, reduce=reduce, reduction=reduction, log_target=log_target
+        )
+    for name, x in (("input", input), ("target", target)):
+        if not isinstance(x, Tensor):
+            raise TypeError(f"kl_div(): {name} must be a Tensor, not {type(x).__name__}")
+        if not x.dtype.is_floating_point:
+            kind = "complex" if x.dtype.is_complex else "integers"
+            raise RuntimeError(f"kl_div(): {name} has dtype {x.dtype}, and {kind} cannot be probabilities: pass {name}.float()")
+    if size_average is not None or reduce is not None:
+        reduction = torch.nn._reduction.legacy_get_string(size_average, reduce)
+    elif reduction == "mean":
+        warnings.warn(
+            "reduction='mean' divides by the number of elements, which is not the KL divergence: use 'batchmean' "
+            "(PyTorch announces that 'mean' will become 'batchmean')",
+            stacklevel=2,
+        )
+    if reduction not in _REDUCTIONS:
+        raise ValueError(f"{reduction!r} is not a valid value for reduction: use one of {', '.join(map(repr, _REDUCTIONS))}")
+    if input.device != target.device:
+        raise RuntimeError(f"kl_div(): input is on {input.device} and target on {target.device}: move one of them")
+    try:
+        x, t = torch.broadcast_tensors(input, target)
+    except RuntimeError:
+        raise RuntimeError(
+            f"kl_div(): input has shape {tuple(input.shape)} and target {tuple(target.shape)}, which do not broadcast"
+        ) from None
+    dtype = torch.result_type(input, target)
+    if reduction == "none":
+        return ops.astype(literal_terms(ops, x, t, log_target=log_target), dtype)
+    if x.dim() == 0:
+        total = literal_terms(ops, x, t, log_target=log_target)
+    else:
+        total = literal_sum(ops, x, t, tuple(range(x.dim())), log_target=log_target)
+    if reduction == "mean":
+        total = total / x.numel()
+    elif reduction == "batchmean" and x.dim() > 0:
+        total = total / x.shape[0]
+    return ops.astype(total, dtype)
+
+
+class KLDivLoss(nn.KLDivLoss):  # type: ignore[misc]
+    """`torch.nn.KLDivLoss` on our `kl_div`: the same arguments, attributes and meaning.
+
+    Examples
+    --------
+    >>> import torch
+    >>> loss = KLDivLoss(reduction="batchmean", log_target=True)
+    >>> x = torch.tensor([[0.25, 0.75]]).log()
+    >>> loss(x, x).item()
+    0.0
+    """
+
+    def forward(self, input: Tensor, target: Tensor) -> Tensor:
+        return kl_div(input, target, reduction=self.reduction, log_target=self.log_target)
+
+
+class KLLoss(nn.Module):  # type: ignore[misc]
+    """Exact KL divergence between a student and a teacher, averaged over distributions.
+
+    KL(teacher‖student) for `direction="forward"`, KL(student‖teacher) for `"reverse"`. Called by keyword, so that the direction
+    cannot be mixed up. Gradients reach both sides: detach a teacher that is not to learn.
+
+    Parameters
+    ----------
+    form : {"logits", "log_probs", "probs", "counts"} or a pair of these
+        What the numbers are; a pair is for (student, teacher).
+    direction : {"forward", "reverse"}
+    temperature : float
+        Divides the logits of both.
+    scale_t2 : bool
+        Multiply by temperature², so that gradients keep their size as the temperature changes (Hinton et al., 2015).
+    reduction : {"mean", "sum", "batchmean", "none"}
+        Over distributions, never over categories.
+    axis, base, check
+        As in `kullback.kl`.
+
+    Examples
+    --------
+    >>> import torch
+    >>> loss = KLLoss(temperature=2.0, scale_t2=True)
+    >>> student, teacher = torch.zeros(4, 10, 3), torch.tensor([2.0, 0.0, 1.0]).expand(4, 10, 3)
+    >>> round(loss(student=student, teacher=teacher).item(), 6)
+    0.313203
+    >>> mask = torch.arange(10) < 7  # tokens that count
+    >>> round(loss(student=student, teacher=teacher, weights=mask).item(), 6)
+    0.313203
+    """
+
+    def __init__(
+        self,
+        *,
+        form: Any = "logits",
+        direction: str = "forward",
+        temperature: float = 1.0,
+        scale_t2: bool = False,
+        reduction: str = "mean",
+        axis: Any = -1,
+        base: float | None = None,
+        check: bool | None = None,
+    ) -> None:
+        super().__init__()
+        if direction not in ("forward", "reverse"):
+            raise ValueError(f"direction is {direction!r}: it must be 'forward', KL(teacher‖student), or 'reverse', KL(student‖teacher)")
+        self.form = form if isinstance(form, str) else tuple(form)
+        self.direction, self.temperature, self.scale_t2 = direction, temperature, scale_t2
+        self.reduction, self.axis, self.base, self.check = reduction, axis, base, check
+
+    def forward(self, *, student: Tensor, teacher: Tensor, weights: Tensor | None = None) -> Tensor:
+        student_form, teacher_form = (self.form,) * 2 if isinstance(self.form, str) else self.form
+        first, second = (teacher, teacher_form), (student, student_form)
+        if self.direction == "reverse":
+            first, second = second, first
+        # A temperature of 1 is none: other forms than logits then need no exception.
+        value = kl(
+            first[0], second[0], form=(first[1], second[1]), axis=self.axis, weights=weights, reduction=self.reduction, base=self.base,
+            temperature=self.temperature, check=self.check,
+        )  # fmt: skip
+        return value * self.temperature**2 if self.scale_t2 else value
+
+    def extra_repr(self) -> str:
+        shown = ("form", "direction", "temperature", "scale_t2", "reduction", "axis", "base")
+        return ", ".join(f"{name}={getattr(self, name)!r}" for name in shown)
+
+
+_patch = Patch([(nn.functional, "kl_div", kl_div)])
+install, uninstall = _patch.install, _patch.uninstall
+
+
+def patched() -> Any:
+    """`with kullback.torch.patched():` makes `torch.nn.functional.kl_div` ours, and with it every `nn.KLDivLoss`, existing ones included.
+
+    For the whole process, until the last such block is left, by an exception or not, on whichever thread. `install()` does it for good,
+    `uninstall()` undoes that. Out of reach: `kl_div` that was imported by name before, `torch.kl_div`, and graphs already exported
+    or scripted.
+
+    Examples
+    --------
+    >>> import torch
+    >>> p = torch.tensor([[1.0, 0.0]], requires_grad=True)
+    >>> with patched():
+    ...     torch.nn.functional.kl_div(torch.tensor([[-1.0, -1.0]]), p, reduction="batchmean").backward()
+    >>> p.grad
+    tensor([[2., 0.]])
+    """
+    return _patch.patched()
+
+
+class _PlainMetric(nn.Module):  # type: ignore[misc]
+    """The part of `torchmetrics.Metric` used below, for those who do not have it."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self._defaults: dict[str, Tensor] = {}
+
+    def add_state(self, name: str, default: Tensor, dist_reduce_fx: str) -> None:
+        self._defaults[name] = default
+        self.register_buffer(name, default.clone(), persistent=False)
+
+    def reset(self) -> None:
+        for name, default in self._defaults.items():
+            getattr(self, name).copy_(default)
+
+    def forward(self, *args: Any, **kwargs: Any) -> Tensor:
+        """Update, and return the value of this batch alone."""
+        before = {name: getattr(self, name).clone() for name in self._defaults}
+        self.reset()
+        self.update(*args, **kwargs)
+        batch = self._value(*(getattr(self, name) for name in self._defaults))
+        for name, value in before.items():
+            getattr(self, name).add_(value)
+        return batch
+
+    def compute(self) -> Tensor:
+        """The value over all batches, and over all processes where torch.distributed is running."""
+        states = [getattr(self, name).clone() for name in self._defaults]
+        if torch.distributed.is_available() and torch.distributed.is_initialized():
+            for state in states:
+                torch.distributed.all_reduce(state)
+        return self._value(*states)
+
+
+def _metric_class() -> type:
+    try:
+        from torchmetrics import Metric
+
+        class Base(Metric):  # type: ignore[misc]
+            def compute(self) -> Tensor:  # torchmetrics has summed the states over processes by then
+                return self._value(self.total, self.weight)
+    except ImportError:
+        Base = _PlainMetric  # type: ignore[misc,assignment]
+
+    class KLMetric(Base):
+        """Mean KL(P‖Q) over all distributions of all batches: `update`, `compute`, `reset`, summed over processes.
+
+        A `torchmetrics.Metric` where torchmetrics is installed, else an `nn.Module` with the same methods.
+
+        Parameters
+        ----------
+        reduction : {"mean", "sum"}
+            Over distributions: Σ w KL / Σ w, or Σ w KL.
+        form, axis, base, temperature, prior, check
+            As in `kullback.kl`.
+
+        Examples
+        --------
+        >>> import torch
+        >>> metric = KLMetric(form="probs")
+        >>> metric.update(torch.tensor([[0.5, 0.5], [1.0, 0.0]]), torch.tensor([0.5, 0.5]))
+        >>> metric.update(torch.tensor([[0.5, 0.5]]), torch.tensor([0.5, 0.5]))
+        >>> round(metric.compute().item(), 6)  # log(2) / 3
+        0.231049
+        """
+
+        is_differentiable = False
+        higher_is_better = False
+        full_state_update = False
+
+        def __init__(
+            self, *, form: Any = "probs", reduction: str = "mean", axis: Any = -1, base: float | None = None,
+            temperature: float | None = None, prior: float | None = None, check: bool | None = None, **kwargs: Any,
+        ) -> None:  # fmt: skip
+            super().__init__(**kwargs)
+            if reduction not in ("mean", "sum"):
+                raise ValueError(f"reduction is {reduction!r}: it must be 'mean' or 'sum'")
+            self.reduction = reduction
+            self.options = {"form": form, "axis": axis, "base": base, "temperature": temperature, "prior": prior, "check": check}
+            for name in ("total", "weight"):
+                self.add_state(name, torch.zeros((), dtype=torch.float64), dist_reduce_fx="sum")
+
+        @torch.no_grad()
+        def update(self, p: Tensor, q: Tensor, weights: Tensor | None = None) -> None:
+            """Distributions of one batch, and optionally one weight each."""
+            values = kl(p, q, weights=weights, **self.options)
+            counted = torch.ones_like(values) if weights is None else torch.as_tensor(weights, device=values.device).expand(values.shape)
+            self.total += values.sum(dtype=self.total.dtype)
+            self.weight += counted.sum(dtype=self.weight.dtype)
+
+        def _value(self, total: Tensor, weight: Tensor) -> Tensor:
+            return total if self.reduction == "sum" else total / weight
+
+    KLMetric.__qualname__ = "KLMetric"  # so that it can be pickled
+    return KLMetric
+
+
+def __getattr__(name: str) -> Any:
+    # Not before it is asked for: torchmetrics takes a second to import.
+    if name == "KLMetric":
+        globals()[name] = _metric_class()
+        return globals()[name]
+    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")

@@ -1,0 +1,457 @@
+"""kullback.torch: drop-ins for F.kl_div and nn.KLDivLoss, the unsurprising KLLoss, patching, and the metric."""
+
+from __future__ import annotations
+
+import copy
+import inspect
+import io
+import math
+import pickle
+import subprocess
+import sys
+import threading
+import warnings
+
+import mpmath
+import numpy as np
+import pytest
+import torch
+import torch.nn.functional as F
+from torch.testing._internal.common_methods_invocations import sample_inputs_kl_div
+
+import kullback.torch as kt
+
+ORIGINAL = F.kl_div
+pytestmark = pytest.mark.filterwarnings("ignore:reduction")
+
+
+def exact(x, t, log_target=False):
+    """Σ t (log t - x) in 50 digits, of the numbers as they are stored."""
+    with mpmath.workdps(50):
+        total = mpmath.mpf(0)
+        for a, b in zip(x.double().flatten().tolist(), t.double().flatten().tolist()):
+            if log_target:
+                total += mpmath.exp(b) * (mpmath.mpf(b) - mpmath.mpf(a)) if b > -math.inf else 0
+            elif b > 0:
+                total += mpmath.mpf(b) * (mpmath.log(b) - mpmath.mpf(a))
+        return total
+
+
+def close_to_torch(ours, theirs):
+    # Where torch is well conditioned: its own rounding, a few units in the last place of the largest term.
+    torch.testing.assert_close(ours, theirs)
+
+
+# --- the drop-in --------------------------------------------------------------------------------------------------------------------
+
+
+def _samples(dtype, requires_grad=False):
+    return list(sample_inputs_kl_div(None, "cpu", dtype, requires_grad))
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64, torch.bfloat16, torch.float16], ids=str)
+def test_every_sample_of_torch_itself(dtype):
+    samples = _samples(dtype)
+    assert len(samples) > 10
+    for sample in samples:
+        args = (sample.input, *sample.args)
+        ours, theirs = kt.kl_div(*args, **sample.kwargs), F.kl_div(*args, **sample.kwargs)
+        assert ours.shape == theirs.shape
+        assert ours.dtype == theirs.dtype
+        if sample.kwargs.get("reduction") == "batchmean" and sample.input.dim() and sample.input.shape[0] != _batch(args):
+            theirs = theirs * (sample.input.shape[0] / _batch(args))
+        close_to_torch(ours, theirs)
+
+
+def _batch(args):
+    return torch.broadcast_shapes(args[0].shape, args[1].shape)[0]
+
+
+def test_gradcheck_and_gradgradcheck_on_every_sample():
+    for sample in _samples(torch.float64, requires_grad=True):
+        def function(x, t, kwargs=sample.kwargs):
+            return kt.kl_div(x, t, **kwargs)
+
+        x, t = sample.input.detach().requires_grad_(), sample.args[0].detach().requires_grad_()
+        if t.numel() and not sample.kwargs.get("log_target"):
+            assert t.min() > 0
+        assert torch.autograd.gradcheck(function, (x, t), check_forward_ad=True)
+        assert torch.autograd.gradgradcheck(function, (x, t))
+
+
+@pytest.mark.parametrize("log_target", [False, True])
+@pytest.mark.parametrize("reduction", ["none", "sum", "mean", "batchmean"])
+def test_signature_and_legacy_arguments(reduction, log_target):
+    assert list(inspect.signature(kt.kl_div).parameters.items()) == list(inspect.signature(ORIGINAL).parameters.items()) or [
+        (name, p.default) for name, p in inspect.signature(kt.kl_div).parameters.items()
+    ] == [(name, p.default) for name, p in inspect.signature(ORIGINAL).parameters.items()]
+    theirs, ours = inspect.signature(torch.nn.KLDivLoss.__init__), inspect.signature(kt.KLDivLoss.__init__)
+    assert theirs == ours
+    x, t = torch.randn(3, 4).log_softmax(-1), torch.randn(3, 4).softmax(-1)
+    t = t.log() if log_target else t
+    loss = kt.KLDivLoss(reduction=reduction, log_target=log_target)
+    close_to_torch(loss(x, t), torch.nn.KLDivLoss(reduction=reduction, log_target=log_target)(x, t))
+    assert isinstance(loss, torch.nn.KLDivLoss)
+    assert repr(loss) == "KLDivLoss()"
+    for legacy in ({"size_average": False}, {"size_average": True}, {"reduce": False}):
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")
+            close_to_torch(kt.kl_div(x, t, log_target=log_target, **legacy), ORIGINAL(x, t, log_target=log_target, **legacy))
+
+
+def test_warns_as_torch_does():
+    x, t = torch.randn(2, 3).log_softmax(-1), torch.randn(2, 3).softmax(-1)
+    with pytest.warns(UserWarning, match="batchmean") as seen:
+        kt.kl_div(x, t)
+    assert seen[0].filename == __file__
+    with pytest.warns(UserWarning, match="deprecated"):
+        kt.kl_div(x, t, size_average=True)
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        kt.kl_div(x, t, reduction="batchmean")
+        kt.kl_div(x, t, reduction="sum")
+
+
+@pytest.mark.parametrize("log_target", [False, True])
+@pytest.mark.parametrize("kind", ["eager", "compiled"])
+def test_sums_lose_no_digits(kind, log_target):
+    # P within 1e-4 of Q: the terms are 1e4 times their sum, and torch keeps three or four digits.
+    g = torch.Generator().manual_seed(1)
+    a = torch.randn(20, 500, generator=g)
+    x = (a + 1e-3 * torch.randn(20, 500, generator=g)).log_softmax(-1)
+    t = a.log_softmax(-1) if log_target else a.softmax(-1)
+    function = kt.kl_div if kind == "eager" else torch.compile(kt.kl_div, fullgraph=True)
+    with mpmath.workdps(50):
+        truth = exact(x, t, log_target)
+        error = abs(mpmath.mpf(function(x, t, reduction="sum", log_target=log_target).item()) / truth - 1)
+        theirs = abs(mpmath.mpf(ORIGINAL(x, t, reduction="sum", log_target=log_target).item()) / truth - 1)
+    assert error < 1e-7  # rounded once to float32
+    assert theirs > 1e-5
+
+
+def test_large_arrays_agree_with_float64_by_hand():
+    # Past the size of one tile, on several threads, in every layout.
+    g = torch.Generator().manual_seed(2)
+    x, t = torch.randn(7, 60_001, generator=g).log_softmax(-1), torch.randn(7, 60_001, generator=g).softmax(-1)
+    t[:, ::17] = 0
+    x[:, ::34] = -math.inf
+    # numpy, element by element
+    by_hand = np.zeros(x.shape)
+    there = t.numpy() > 0
+    by_hand[there] = t.numpy()[there].astype(float) * (np.log(t.numpy()[there].astype(float)) - x.numpy()[there].astype(float))
+    for a, b, expected in (
+        (x, t, by_hand),
+        (x.T, t.T, by_hand.T),
+        (x[:, ::2], t[:, ::2], by_hand[:, ::2]),
+        (x.reshape(7, 1, -1), t.reshape(7, 1, -1), by_hand.reshape(7, 1, -1)),
+    ):
+        np.testing.assert_allclose(kt.kl_div(a, b, reduction="none").numpy(), expected.astype(np.float32), rtol=1e-7)
+        assert kt.kl_div(a, b, reduction="sum").item() == pytest.approx(math.fsum(expected.ravel()), rel=1e-7)
+    broadcast = kt.kl_div(x[0].clamp_min(-50), t, reduction="none")
+    np.testing.assert_allclose(broadcast.numpy()[0], kt.kl_div(x[0].clamp_min(-50), t[0], reduction="none").numpy(), rtol=1e-7)
+
+
+@pytest.mark.parametrize("log_target", [False, True])
+def test_zeros_of_the_target(log_target):
+    absent = -math.inf if log_target else 0.0
+    x = torch.tensor([[-1.0, -math.inf, -2.0]], requires_grad=True)
+    t = torch.tensor([[0.0 if log_target else 1.0, absent, absent]], requires_grad=True)
+    value = kt.kl_div(x, t, reduction="none", log_target=log_target)
+    assert value.tolist() == [[1.0, 0.0, 0.0]]
+    gx, gt = torch.autograd.grad(value.sum(), (x, t), create_graph=True)
+    assert gx.tolist() == [[-1.0, 0.0, 0.0]]
+    assert gt.tolist() == [[2.0, 0.0, 0.0]]
+    second = torch.autograd.grad(gt.sum() + gx.sum(), (x, t))
+    assert all(g.isfinite().all() for g in second)
+    # torch's own
+    theirs = ORIGINAL(x, t, reduction="none", log_target=log_target)
+    assert theirs.isnan().any()
+
+
+def test_nan_infinite_and_negative():
+    nan, inf = math.nan, math.inf
+    x = torch.tensor([nan, -1.0, -inf, -1.0])
+    t = torch.tensor([0.0, nan, 0.5, -0.5])
+    value = kt.kl_div(x, t, reduction="none")
+    assert value[:2].isnan().all()
+    assert value[2] == inf
+    assert value[3].isnan()
+    close_to_torch(value, ORIGINAL(x, t, reduction="none").where(torch.tensor([True] * 4), torch.tensor(nan)))
+
+
+def test_batchmean_divides_by_the_broadcast_batch():
+    x, t = torch.randn(1, 4).log_softmax(-1), torch.randn(5, 4).softmax(-1)
+    full = kt.kl_div(x.expand(5, 4), t, reduction="batchmean")
+    torch.testing.assert_close(kt.kl_div(x, t, reduction="batchmean"), full)
+    torch.testing.assert_close(kt.kl_div(x[0], t, reduction="batchmean"), full)
+    torch.testing.assert_close(full, ORIGINAL(x.expand(5, 4), t, reduction="batchmean"))
+
+
+def test_bad_input_raises_what_torch_raises():
+    x, t = torch.randn(3, 4), torch.rand(3, 4)
+    cases = [
+        (lambda f: f(x, torch.rand(3, 5), reduction="sum"), r"shape \(3, 4\) and target \(3, 5\)"),
+        (lambda f: f(x, t, reduction="average"), "'batchmean'"),
+        (lambda f: f(x, t, reduction=None), "None"),
+        (lambda f: f(x, t.long(), reduction="sum"), r"target has dtype torch.int64.*target\.float\(\)"),
+        (lambda f: f(x.to(torch.complex64), t, reduction="sum"), "input has dtype torch.complex64"),
+        (lambda f: f(x.tolist(), t, reduction="sum"), "input must be a Tensor, not list"),
+        (lambda f: f(x, None, reduction="sum"), "target must be a Tensor, not NoneType"),
+        (lambda f: f(x.to("meta"), t, reduction="sum"), "input is on meta and target on cpu"),
+    ]
+    for call, message in cases:
+        with pytest.raises(Exception) as theirs:  # noqa: PT011
+            call(ORIGINAL)
+        with pytest.raises(type(theirs.value), match=message):
+            call(kt.kl_div)
+
+
+def test_empty_and_scalar():
+    for reduction in ("none", "sum", "mean", "batchmean"):
+        for x, t in ((torch.zeros(0, 3), torch.zeros(0, 3)), (torch.zeros(3, 0), torch.zeros(3, 0)), (torch.tensor(-1.0), torch.tensor(0.5))):
+            ours, theirs = kt.kl_div(x, t, reduction=reduction), ORIGINAL(x, t, reduction=reduction)
+            torch.testing.assert_close(ours, theirs, equal_nan=True)
+
+
+def test_transforms():
+    x, t = torch.randn(3, 4, dtype=torch.float64).log_softmax(-1), torch.randn(3, 4, dtype=torch.float64).softmax(-1)
+
+    def loss(x, t):
+        return kt.kl_div(x, t, reduction="batchmean")
+
+    torch.testing.assert_close(torch.func.grad(loss, (0, 1))(x, t), torch.func.grad(lambda x, t: ORIGINAL(x, t, reduction="batchmean"), (0, 1))(x, t))
+    per_row = torch.func.vmap(lambda x, t: kt.kl_div(x, t, reduction="sum"))(x, t)
+    torch.testing.assert_close(per_row, ORIGINAL(x, t, reduction="none").sum(-1))
+    hessian = torch.func.hessian(lambda t: kt.kl_div(x[0], t, reduction="sum"))(t[0])
+    torch.testing.assert_close(hessian, torch.diag(1 / t[0]))
+    value, change = torch.func.jvp(loss, (x, t), (torch.ones_like(x), torch.zeros_like(t)))
+    torch.testing.assert_close(change, -t.sum() / 3)
+
+
+def test_compiled_and_exported():
+    class Model(torch.nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.loss = kt.KLDivLoss(reduction="batchmean")
+
+        def forward(self, x, t):
+            return self.loss(x.log_softmax(-1), t)
+
+    x, t = torch.randn(3, 4), torch.randn(3, 4).softmax(-1)
+    expected = ORIGINAL(x.log_softmax(-1), t, reduction="batchmean")
+    compiled = torch.compile(Model(), fullgraph=True)
+    close_to_torch(compiled(x, t), expected)
+    close_to_torch(torch.export.export(Model(), (x, t)).module()(x, t), expected)
+    # A small and a large call of one compiled function.
+    x = torch.randn(8, 50_000, requires_grad=True)
+    t = torch.randn(8, 50_000).softmax(-1)
+    compiled(x, t).backward()
+    torch.testing.assert_close(x.grad, (x.detach().softmax(-1) - t) / 8)
+
+
+def test_a_tensor_subclass_may_take_over():
+    class Tagged(torch.Tensor):
+        @classmethod
+        def __torch_function__(cls, func, types, args=(), kwargs=None):
+            return "taken" if func is kt.kl_div else super().__torch_function__(func, types, args, kwargs or {})
+
+    x, t = torch.randn(2, 3).as_subclass(Tagged), torch.rand(2, 3)
+    assert kt.kl_div(x, t, reduction="sum") == "taken"
+
+
+# --- KLLoss -------------------------------------------------------------------------------------------------------------------------
+
+
+def _textbook(p, q):
+    return (p * (p.log() - q.log())).sum(-1)
+
+
+def test_kl_loss_direction_forms_and_reduction():
+    g = torch.Generator().manual_seed(3)
+    teacher, student = (torch.randn(4, 5, 6, generator=g, dtype=torch.float64) for _ in range(2))
+    p, q = teacher.softmax(-1), student.softmax(-1)
+    torch.testing.assert_close(kt.KLLoss()(student=student, teacher=teacher), _textbook(p, q).mean())
+    torch.testing.assert_close(kt.KLLoss(direction="reverse")(student=student, teacher=teacher), _textbook(q, p).mean())
+    torch.testing.assert_close(kt.KLLoss(form=("logits", "probs"))(student=student, teacher=p), _textbook(p, q).mean())
+    torch.testing.assert_close(kt.KLLoss(form=("logits", "probs"), direction="reverse")(student=student, teacher=p), _textbook(q, p).mean())
+    torch.testing.assert_close(kt.KLLoss(reduction="none", form="probs")(student=q, teacher=p), _textbook(p, q))
+    torch.testing.assert_close(kt.KLLoss(reduction="batchmean", form="log_probs")(student=q.log(), teacher=p.log()), _textbook(p, q).sum() / 4)
+    soft_p, soft_q = (teacher / 3).softmax(-1), (student / 3).softmax(-1)
+    torch.testing.assert_close(
+        kt.KLLoss(temperature=3.0, scale_t2=True)(student=student, teacher=teacher), 9 * _textbook(soft_p, soft_q).mean()
+    )
+    mask = torch.tensor([1, 1, 0, 1, 0])
+    torch.testing.assert_close(kt.KLLoss()(student=student, teacher=teacher, weights=mask), _textbook(p, q)[:, mask.bool()].mean())
+
+
+def test_kl_loss_as_a_module():
+    loss = kt.KLLoss(temperature=2.0)
+    assert "temperature=2.0" in repr(loss)
+    assert pickle.loads(pickle.dumps(loss)).temperature == 2.0
+    student, teacher = torch.randn(4, 6, requires_grad=True), torch.randn(4, 6)
+    loss(student=student, teacher=teacher).backward()
+    torch.testing.assert_close(student.grad, ((student.detach() / 2).softmax(-1) - (teacher / 2).softmax(-1)) / 2 / 4)
+    with pytest.raises(TypeError):
+        loss(student, teacher)
+    with pytest.raises(ValueError, match="direction is 'up'"):
+        kt.KLLoss(direction="up")
+    compiled = torch.compile(loss, fullgraph=True)
+    torch.testing.assert_close(compiled(student=student, teacher=teacher), loss(student=student, teacher=teacher))
+
+
+# --- patching -----------------------------------------------------------------------------------------------------------------------
+
+
+def _gradient_at_zero():
+    t = torch.tensor([[1.0, 0.0]], requires_grad=True)
+    existing(torch.tensor([[-1.0, -1.0]]), t).backward()
+    return t.grad[0, 1].item()
+
+
+existing = torch.nn.KLDivLoss(reduction="batchmean")
+
+
+def test_patched_reaches_functions_and_existing_modules_and_restores():
+    assert math.isnan(_gradient_at_zero()) or math.isinf(_gradient_at_zero())
+    with kt.patched():
+        assert F.kl_div is kt.kl_div
+        assert _gradient_at_zero() == 0.0
+        with kt.patched():
+            pass
+        assert F.kl_div is kt.kl_div
+    assert F.kl_div is ORIGINAL
+    with pytest.raises(ZeroDivisionError), kt.patched():
+        raise ZeroDivisionError
+    assert F.kl_div is ORIGINAL
+
+
+def test_install_and_uninstall():
+    try:
+        kt.install()
+        kt.install()
+        with kt.patched():
+            pass
+        assert F.kl_div is kt.kl_div
+        with kt.patched():
+            kt.uninstall()
+            assert F.kl_div is kt.kl_div
+        assert F.kl_div is ORIGINAL
+    finally:
+        kt.uninstall()
+    assert F.kl_div is ORIGINAL
+    kt.uninstall()
+    assert F.kl_div is ORIGINAL
+
+
+def test_patched_on_overlapping_threads():
+    inside, leave = threading.Barrier(3), [threading.Event(), threading.Event()]
+
+    def block(i):
+        with kt.patched():
+            inside.wait(10)
+            leave[i].wait(10)
+
+    threads = [threading.Thread(target=block, args=(i,)) for i in range(2)]
+    for thread in threads:
+        thread.start()
+    inside.wait(10)
+    leave[0].set()
+    threads[0].join(10)
+    assert F.kl_div is kt.kl_div  # the other is still inside
+    leave[1].set()
+    threads[1].join(10)
+    assert F.kl_div is ORIGINAL
+
+
+def test_a_later_patch_by_someone_else_is_left_alone():
+    def theirs():
+        pass
+
+    try:
+        with kt.patched():
+            F.kl_div = theirs
+        assert F.kl_div is theirs
+    finally:
+        F.kl_div = ORIGINAL
+
+
+# --- the metric ---------------------------------------------------------------------------------------------------------------------
+
+WITHOUT_TORCHMETRICS = "import sys; sys.modules['torchmetrics'] = None\n"
+
+
+def test_metric_over_batches():
+    import torchmetrics
+
+    assert issubclass(kt.KLMetric, torchmetrics.Metric)
+    g = torch.Generator().manual_seed(4)
+    p, q = (torch.randn(7, 5, generator=g, dtype=torch.float64).softmax(-1) for _ in range(2))
+    weights = torch.tensor([1.0, 2.0, 0.0, 1.0, 0.5, 3.0, 1.0], dtype=torch.float64)
+    mean, total = kt.KLMetric(), kt.KLMetric(reduction="sum", base=2)
+    weighted = kt.KLMetric()
+    for rows in (slice(0, 2), slice(2, 7)):
+        batch = mean(p[rows], q[rows])
+        torch.testing.assert_close(batch, _textbook(p, q)[rows].mean())
+        total.update(p[rows], q[rows])
+        weighted.update(p[rows], q[rows], weights[rows])
+    torch.testing.assert_close(mean.compute(), _textbook(p, q).mean())
+    torch.testing.assert_close(total.compute(), _textbook(p, q).sum() / math.log(2))
+    torch.testing.assert_close(weighted.compute(), (weights * _textbook(p, q)).sum() / weights.sum())
+    again = pickle.loads(pickle.dumps(mean))
+    torch.testing.assert_close(again.compute(), mean.compute())
+    mean.reset()
+    mean.update(p[:1], q[:1])
+    torch.testing.assert_close(mean.compute(), _textbook(p, q)[0])
+    with pytest.raises(ValueError, match="reduction is 'none'"):
+        kt.KLMetric(reduction="none")
+    assert copy.deepcopy(total).options["base"] == 2
+    torch.save(mean.state_dict(), io.BytesIO())
+
+
+def _run(code):
+    return subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True, timeout=300).stdout
+
+
+def test_metric_without_torchmetrics():
+    code = WITHOUT_TORCHMETRICS + """
+import torch, pickle
+from kullback.torch import KLMetric
+p, q = torch.tensor([[0.5, 0.5], [1.0, 0.0]]), torch.tensor([[0.5, 0.5], [0.5, 0.5]])
+metric = KLMetric()
+print(metric(p[:1], q[:1]).item(), metric(p[1:], q[1:]).item(), metric.compute().item())
+metric = pickle.loads(pickle.dumps(metric))
+print(metric.compute().item())
+metric.reset()
+metric.update(p[1:], q[1:])
+print(metric.compute().item())
+"""
+    found = [float(x) for x in _run(code).split()]
+    assert found == pytest.approx([0.0, math.log(2), math.log(2) / 2, math.log(2) / 2, math.log(2)], rel=1e-6)
+
+
+@pytest.mark.parametrize("without", ["", WITHOUT_TORCHMETRICS], ids=["torchmetrics", "plain"])
+def test_metric_is_summed_over_processes(without, tmp_path):
+    code = without + f"""
+import sys, torch, torch.distributed as dist
+from kullback.torch import KLMetric
+rank = int(sys.argv[1])
+dist.init_process_group("gloo", init_method="file://{tmp_path}/rendezvous", rank=rank, world_size=2)
+metric = KLMetric()
+certain, even = torch.tensor([1.0, 0.0]), torch.tensor([0.5, 0.5])
+for _ in range(1 + 2 * rank):
+    metric.update(certain if rank else even, even)
+print(metric.compute().item(), metric.compute().item())
+dist.destroy_process_group()
+"""
+    processes = [
+        subprocess.Popen([sys.executable, "-c", code, str(rank)], stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True) for rank in range(2)
+    ]
+    for process in processes:
+        out, err = process.communicate(timeout=300)
+        assert process.returncode == 0, err
+        # One even pair on rank 0, three of log 2 on rank 1.
+        assert [float(x) for x in out.split()] == pytest.approx([0.75 * math.log(2)] * 2, rel=1e-6)
+
+
+def test_import_does_not_load_torchmetrics():
+    assert _run("import sys, kullback.torch; print('torchmetrics' in sys.modules)").strip() == "False"
