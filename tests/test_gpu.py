@@ -7,6 +7,7 @@ import pytest
 import torch
 
 import kullback as kb
+import kullback.torch
 import oracle
 from oracle import GRADIENT_BOUND, VALUE_BOUND
 
@@ -86,6 +87,29 @@ def test_cuda_graph():
     torch.cuda.synchronize()
     truth = [oracle.kl(a, b, "logits").value for a, b in zip(x.cpu().numpy(), y.cpu().numpy())]
     assert oracle.relative_error(out.cpu().numpy(), truth) <= VALUE_BOUND[np.float32]
+
+
+@pytest.mark.filterwarnings("ignore:reduction")
+@pytest.mark.parametrize("compiled", [False, True], ids=["eager", "compiled"])
+@pytest.mark.parametrize("log_target", [False, True])
+def test_torch_drop_in(log_target, compiled):
+    rng = np.random.default_rng(5)
+    a = rng.normal(size=(3, 1000)).astype(np.float32)
+    x = torch.tensor(a + 1e-3 * rng.normal(size=a.shape).astype(np.float32), device="cuda").log_softmax(-1).requires_grad_()
+    t = torch.tensor(a, device="cuda").log_softmax(-1)
+    t = (t if log_target else t.exp()).requires_grad_()
+    function = torch.compile(kullback.torch.kl_div, fullgraph=True) if compiled else kullback.torch.kl_div
+    value = function(x, t, reduction="batchmean", log_target=log_target)
+    # The terms as stored, added up by NumPy in float64.
+    x64, t64 = (z.detach().cpu().numpy().astype(np.float64) for z in (x, t))
+    weight, log_t = (np.exp(t64), t64) if log_target else (t64, np.log(t64))
+    expected = (weight * (log_t - x64)).sum() / 3
+    assert value.is_cuda
+    assert value.item() == pytest.approx(expected, rel=1e-6)
+    to_x, to_t = torch.autograd.grad(value, (x, t))
+    np.testing.assert_allclose(to_x.cpu().numpy(), -weight / 3, rtol=1e-6)
+    excess = (log_t - x64 + 1.0) / 3 * (weight if log_target else 1.0)
+    np.testing.assert_allclose(to_t.cpu().numpy(), excess, rtol=2e-6)
 
 
 @pytest.mark.parametrize("size", [2, 1000, 100_000])

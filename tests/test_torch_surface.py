@@ -60,7 +60,12 @@ def test_every_sample_of_torch_itself(dtype):
         assert ours.dtype == theirs.dtype
         if sample.kwargs.get("reduction") == "batchmean" and sample.input.dim() and sample.input.shape[0] != _batch(args):
             theirs = theirs * (sample.input.shape[0] / _batch(args))
-        close_to_torch(ours, theirs)
+        if dtype in (torch.bfloat16, torch.float16):
+            # torch rounds every step to three or four digits; float64 of the same numbers, rounded once, is what we return.
+            theirs = ORIGINAL(*(x.double() for x in args), **sample.kwargs).to(dtype)
+            assert torch.equal(ours, theirs)
+        else:
+            close_to_torch(ours, theirs)
 
 
 def _batch(args):
@@ -69,6 +74,7 @@ def _batch(args):
 
 def test_gradcheck_and_gradgradcheck_on_every_sample():
     for sample in _samples(torch.float64, requires_grad=True):
+
         def function(x, t, kwargs=sample.kwargs):
             return kt.kl_div(x, t, **kwargs)
 
@@ -82,11 +88,9 @@ def test_gradcheck_and_gradgradcheck_on_every_sample():
 @pytest.mark.parametrize("log_target", [False, True])
 @pytest.mark.parametrize("reduction", ["none", "sum", "mean", "batchmean"])
 def test_signature_and_legacy_arguments(reduction, log_target):
-    assert list(inspect.signature(kt.kl_div).parameters.items()) == list(inspect.signature(ORIGINAL).parameters.items()) or [
-        (name, p.default) for name, p in inspect.signature(kt.kl_div).parameters.items()
-    ] == [(name, p.default) for name, p in inspect.signature(ORIGINAL).parameters.items()]
-    theirs, ours = inspect.signature(torch.nn.KLDivLoss.__init__), inspect.signature(kt.KLDivLoss.__init__)
-    assert theirs == ours
+    ours, theirs = ([(p.name, p.kind, p.default) for p in inspect.signature(f).parameters.values()] for f in (kt.kl_div, ORIGINAL))
+    assert ours == theirs
+    assert inspect.signature(torch.nn.KLDivLoss) == inspect.signature(kt.KLDivLoss)
     x, t = torch.randn(3, 4).log_softmax(-1), torch.randn(3, 4).softmax(-1)
     t = t.log() if log_target else t
     loss = kt.KLDivLoss(reduction=reduction, log_target=log_target)
@@ -126,7 +130,7 @@ def test_sums_lose_no_digits(kind, log_target):
         error = abs(mpmath.mpf(function(x, t, reduction="sum", log_target=log_target).item()) / truth - 1)
         theirs = abs(mpmath.mpf(ORIGINAL(x, t, reduction="sum", log_target=log_target).item()) / truth - 1)
     assert error < 1e-7  # rounded once to float32
-    assert theirs > 1e-5
+    assert theirs > (2e-7 if log_target else 1e-5)  # with the logarithms given, less is lost
 
 
 def test_large_arrays_agree_with_float64_by_hand():
@@ -176,7 +180,7 @@ def test_nan_infinite_and_negative():
     assert value[:2].isnan().all()
     assert value[2] == inf
     assert value[3].isnan()
-    close_to_torch(value, ORIGINAL(x, t, reduction="none").where(torch.tensor([True] * 4), torch.tensor(nan)))
+    torch.testing.assert_close(value, ORIGINAL(x, t, reduction="none"), equal_nan=True)
 
 
 def test_batchmean_divides_by_the_broadcast_batch():
@@ -206,9 +210,21 @@ def test_bad_input_raises_what_torch_raises():
             call(kt.kl_div)
 
 
+def test_result_dtype_is_that_of_torch():
+    kinds = [torch.tensor(-1.0, dtype=d) for d in (torch.float32, torch.float64, torch.bfloat16)]
+    kinds += [x.expand(2, 3) for x in kinds]
+    for x in kinds:
+        for t in kinds:
+            assert kt.kl_div(x, t.abs(), reduction="sum").dtype == torch.result_type(x, t)
+
+
 def test_empty_and_scalar():
     for reduction in ("none", "sum", "mean", "batchmean"):
-        for x, t in ((torch.zeros(0, 3), torch.zeros(0, 3)), (torch.zeros(3, 0), torch.zeros(3, 0)), (torch.tensor(-1.0), torch.tensor(0.5))):
+        for x, t in (
+            (torch.zeros(0, 3), torch.zeros(0, 3)),
+            (torch.zeros(3, 0), torch.zeros(3, 0)),
+            (torch.tensor(-1.0), torch.tensor(0.5)),
+        ):
             ours, theirs = kt.kl_div(x, t, reduction=reduction), ORIGINAL(x, t, reduction=reduction)
             torch.testing.assert_close(ours, theirs, equal_nan=True)
 
@@ -219,12 +235,14 @@ def test_transforms():
     def loss(x, t):
         return kt.kl_div(x, t, reduction="batchmean")
 
-    torch.testing.assert_close(torch.func.grad(loss, (0, 1))(x, t), torch.func.grad(lambda x, t: ORIGINAL(x, t, reduction="batchmean"), (0, 1))(x, t))
+    torch.testing.assert_close(
+        torch.func.grad(loss, (0, 1))(x, t), torch.func.grad(lambda x, t: ORIGINAL(x, t, reduction="batchmean"), (0, 1))(x, t)
+    )
     per_row = torch.func.vmap(lambda x, t: kt.kl_div(x, t, reduction="sum"))(x, t)
     torch.testing.assert_close(per_row, ORIGINAL(x, t, reduction="none").sum(-1))
     hessian = torch.func.hessian(lambda t: kt.kl_div(x[0], t, reduction="sum"))(t[0])
     torch.testing.assert_close(hessian, torch.diag(1 / t[0]))
-    value, change = torch.func.jvp(loss, (x, t), (torch.ones_like(x), torch.zeros_like(t)))
+    _, change = torch.func.jvp(loss, (x, t), (torch.ones_like(x), torch.zeros_like(t)))
     torch.testing.assert_close(change, -t.sum() / 3)
 
 
@@ -275,7 +293,9 @@ def test_kl_loss_direction_forms_and_reduction():
     torch.testing.assert_close(kt.KLLoss(form=("logits", "probs"))(student=student, teacher=p), _textbook(p, q).mean())
     torch.testing.assert_close(kt.KLLoss(form=("logits", "probs"), direction="reverse")(student=student, teacher=p), _textbook(q, p).mean())
     torch.testing.assert_close(kt.KLLoss(reduction="none", form="probs")(student=q, teacher=p), _textbook(p, q))
-    torch.testing.assert_close(kt.KLLoss(reduction="batchmean", form="log_probs")(student=q.log(), teacher=p.log()), _textbook(p, q).sum() / 4)
+    torch.testing.assert_close(
+        kt.KLLoss(reduction="batchmean", form="log_probs")(student=q.log(), teacher=p.log()), _textbook(p, q).sum() / 4
+    )
     soft_p, soft_q = (teacher / 3).softmax(-1), (student / 3).softmax(-1)
     torch.testing.assert_close(
         kt.KLLoss(temperature=3.0, scale_t2=True)(student=student, teacher=teacher), 9 * _textbook(soft_p, soft_q).mean()
@@ -413,7 +433,9 @@ def _run(code):
 
 
 def test_metric_without_torchmetrics():
-    code = WITHOUT_TORCHMETRICS + """
+    code = (
+        WITHOUT_TORCHMETRICS
+        + """
 import torch, pickle
 from kullback.torch import KLMetric
 p, q = torch.tensor([[0.5, 0.5], [1.0, 0.0]]), torch.tensor([[0.5, 0.5], [0.5, 0.5]])
@@ -425,13 +447,16 @@ metric.reset()
 metric.update(p[1:], q[1:])
 print(metric.compute().item())
 """
+    )
     found = [float(x) for x in _run(code).split()]
     assert found == pytest.approx([0.0, math.log(2), math.log(2) / 2, math.log(2) / 2, math.log(2)], rel=1e-6)
 
 
 @pytest.mark.parametrize("without", ["", WITHOUT_TORCHMETRICS], ids=["torchmetrics", "plain"])
 def test_metric_is_summed_over_processes(without, tmp_path):
-    code = without + f"""
+    code = (
+        without
+        + f"""
 import sys, torch, torch.distributed as dist
 from kullback.torch import KLMetric
 rank = int(sys.argv[1])
@@ -443,8 +468,10 @@ for _ in range(1 + 2 * rank):
 print(metric.compute().item(), metric.compute().item())
 dist.destroy_process_group()
 """
+    )
     processes = [
-        subprocess.Popen([sys.executable, "-c", code, str(rank)], stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True) for rank in range(2)
+        subprocess.Popen([sys.executable, "-c", code, str(rank)], stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
+        for rank in range(2)
     ]
     for process in processes:
         out, err = process.communicate(timeout=300)

@@ -35,11 +35,10 @@ from ._pairs import (
     textbook,
 )
 
-
 # Which derivatives are asked for, where a framework knows; those that are not may be None.
 Needs = tuple[bool, ...]
 ALL = (True, True, True)
-Slopes = tuple[Array | None, ...]
+Slopes = tuple[Any, ...]
 
 
 class Kind(NamedTuple):
@@ -394,8 +393,8 @@ def elementwise_gradients(ops: Any, spec: Spec, x: Array, y: Array, *, needs: Ne
     )
 
 
-# As PyTorch, optax and Keras write it, of a target t and the logarithm x of a prediction, neither normalised: t (log t - x), summed over axes
-# or not. Where t = 0 the term is 0 whatever x is (unless NaN). Summed in float64, where there is one: the terms have both signs.
+# As PyTorch, optax and Keras write it, of a target t and the logarithm x of a prediction, neither normalised: t (log t - x), summed over
+# axes or not. Where t = 0 the term is 0 whatever x is (unless NaN). Summed in float64, where there is one: the terms have both signs.
 
 
 def _absent(spec: Spec, t: Array) -> Array:

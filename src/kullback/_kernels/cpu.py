@@ -29,7 +29,8 @@ GENERAL = 1 << 14
 _LITERAL = 1 << 17
 # Up to here the general formula as it is takes less time than the bookkeeping below.
 TINY = 4096
-# Elements a thread takes at a time (or a quarter of all): some 100 µs of bookkeeping each; and the size from which a second thread pays for waking it (about 50 µs).
+# Elements a thread takes at a time (or a quarter of all), at some 100 µs of bookkeeping.
+# And the size from which a second thread pays for waking it (about 50 µs).
 _TASK = 1 << 21
 _THREADS_FROM = 1 << 17
 

@@ -190,7 +190,8 @@ class _Op(torch.autograd.Function):  # type: ignore[misc]
         arrays = [array for array in ctx.saved_tensors if array is not None]
         slopes = ctx.gradients(_this, ctx.spec, *arrays, needs=tuple(ctx.needs_input_grad[3:]))
         found = [
-            astype(astype(upstream, slope.dtype) * slope, array.dtype) if need else None for slope, array, need in zip(slopes, arrays, ctx.needs_input_grad[3:])
+            astype(astype(upstream, slope.dtype) * slope, array.dtype) if need else None
+            for slope, array, need in zip(slopes, arrays, ctx.needs_input_grad[3:])
         ]
         return (None, None, None, *found, *(None,) * (3 - len(found)))
 

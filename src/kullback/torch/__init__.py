@@ -7,7 +7,7 @@
 0.7
 >>> teacher, student = torch.tensor([[2.0, 0.0, 1.0]]), torch.tensor([[1.0, 1.0, 1.0]])
 >>> round(KLLoss()(student=student, teacher=teacher).item(), 6)
-0.266151
+0.266217
 """
 
 from __future__ import annotations
@@ -19,10 +19,10 @@ import torch
 from torch import Tensor, nn
 from torch.overrides import handle_torch_function, has_torch_function_variadic
 
-from ._divergences import kl
-from ._literal import literal_sum, literal_terms
-from ._ops import torch as ops
-from ._patching import Patch
+from .._divergences import kl
+from .._literal import literal_sum, literal_terms
+from .._ops import torch as ops
+from .._patching import Patch
 
 __all__ = ["KLDivLoss", "KLLoss", "KLMetric", "install", "kl_div", "patched", "uninstall"]
 
@@ -88,7 +88,7 @@ def kl_div(
         raise RuntimeError(
             f"kl_div(): input has shape {tuple(input.shape)} and target {tuple(target.shape)}, which do not broadcast"
         ) from None
-    dtype = torch.result_type(input, target)
+    dtype = _result_dtype(input, target)
     if reduction == "none":
         return ops.astype(literal_terms(ops, x, t, log_target=log_target), dtype)
     if x.dim() == 0:
@@ -100,6 +100,13 @@ def kl_div(
     elif reduction == "batchmean" and x.dim() > 0:
         total = total / x.shape[0]
     return ops.astype(total, dtype)
+
+
+def _result_dtype(input: Tensor, target: Tensor) -> torch.dtype:
+    # torch.result_type, which PyTorch 2.11 cannot compile.
+    if (input.dim() == 0) != (target.dim() == 0):
+        return target.dtype if input.dim() == 0 else input.dtype
+    return torch.promote_types(input.dtype, target.dtype)
 
 
 class KLDivLoss(nn.KLDivLoss):  # type: ignore[misc]
@@ -144,10 +151,10 @@ class KLLoss(nn.Module):  # type: ignore[misc]
     >>> loss = KLLoss(temperature=2.0, scale_t2=True)
     >>> student, teacher = torch.zeros(4, 10, 3), torch.tensor([2.0, 0.0, 1.0]).expand(4, 10, 3)
     >>> round(loss(student=student, teacher=teacher).item(), 6)
-    0.313203
+    0.313684
     >>> mask = torch.arange(10) < 7  # tokens that count
     >>> round(loss(student=student, teacher=teacher, weights=mask).item(), 6)
-    0.313203
+    0.313684
     """
 
     def __init__(
@@ -209,106 +216,10 @@ def patched() -> Any:
     return _patch.patched()
 
 
-class _PlainMetric(nn.Module):  # type: ignore[misc]
-    """The part of `torchmetrics.Metric` used below, for those who do not have it."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self._defaults: dict[str, Tensor] = {}
-
-    def add_state(self, name: str, default: Tensor, dist_reduce_fx: str) -> None:
-        self._defaults[name] = default
-        self.register_buffer(name, default.clone(), persistent=False)
-
-    def reset(self) -> None:
-        for name, default in self._defaults.items():
-            getattr(self, name).copy_(default)
-
-    def forward(self, *args: Any, **kwargs: Any) -> Tensor:
-        """Update, and return the value of this batch alone."""
-        before = {name: getattr(self, name).clone() for name in self._defaults}
-        self.reset()
-        self.update(*args, **kwargs)
-        batch = self._value(*(getattr(self, name) for name in self._defaults))
-        for name, value in before.items():
-            getattr(self, name).add_(value)
-        return batch
-
-    def compute(self) -> Tensor:
-        """The value over all batches, and over all processes where torch.distributed is running."""
-        states = [getattr(self, name).clone() for name in self._defaults]
-        if torch.distributed.is_available() and torch.distributed.is_initialized():
-            for state in states:
-                torch.distributed.all_reduce(state)
-        return self._value(*states)
-
-
-def _metric_class() -> type:
-    try:
-        from torchmetrics import Metric
-
-        class Base(Metric):  # type: ignore[misc]
-            def compute(self) -> Tensor:  # torchmetrics has summed the states over processes by then
-                return self._value(self.total, self.weight)
-    except ImportError:
-        Base = _PlainMetric  # type: ignore[misc,assignment]
-
-    class KLMetric(Base):
-        """Mean KL(P‖Q) over all distributions of all batches: `update`, `compute`, `reset`, summed over processes.
-
-        A `torchmetrics.Metric` where torchmetrics is installed, else an `nn.Module` with the same methods.
-
-        Parameters
-        ----------
-        reduction : {"mean", "sum"}
-            Over distributions: Σ w KL / Σ w, or Σ w KL.
-        form, axis, base, temperature, prior, check
-            As in `kullback.kl`.
-
-        Examples
-        --------
-        >>> import torch
-        >>> metric = KLMetric(form="probs")
-        >>> metric.update(torch.tensor([[0.5, 0.5], [1.0, 0.0]]), torch.tensor([0.5, 0.5]))
-        >>> metric.update(torch.tensor([[0.5, 0.5]]), torch.tensor([0.5, 0.5]))
-        >>> round(metric.compute().item(), 6)  # log(2) / 3
-        0.231049
-        """
-
-        is_differentiable = False
-        higher_is_better = False
-        full_state_update = False
-
-        def __init__(
-            self, *, form: Any = "probs", reduction: str = "mean", axis: Any = -1, base: float | None = None,
-            temperature: float | None = None, prior: float | None = None, check: bool | None = None, **kwargs: Any,
-        ) -> None:  # fmt: skip
-            super().__init__(**kwargs)
-            if reduction not in ("mean", "sum"):
-                raise ValueError(f"reduction is {reduction!r}: it must be 'mean' or 'sum'")
-            self.reduction = reduction
-            self.options = {"form": form, "axis": axis, "base": base, "temperature": temperature, "prior": prior, "check": check}
-            for name in ("total", "weight"):
-                self.add_state(name, torch.zeros((), dtype=torch.float64), dist_reduce_fx="sum")
-
-        @torch.no_grad()
-        def update(self, p: Tensor, q: Tensor, weights: Tensor | None = None) -> None:
-            """Distributions of one batch, and optionally one weight each."""
-            values = kl(p, q, weights=weights, **self.options)
-            counted = torch.ones_like(values) if weights is None else torch.as_tensor(weights, device=values.device).expand(values.shape)
-            self.total += values.sum(dtype=self.total.dtype)
-            self.weight += counted.sum(dtype=self.weight.dtype)
-
-        def _value(self, total: Tensor, weight: Tensor) -> Tensor:
-            return total if self.reduction == "sum" else total / weight
-
-    KLMetric.__qualname__ = "KLMetric"  # so that it can be pickled
-    return KLMetric
-
-
 def __getattr__(name: str) -> Any:
     # Not before it is asked for: torchmetrics takes a second to import.
     if name == "KLMetric":
-        globals()[name] = _metric_class()
-        return globals()[name]
+        from ._metric import KLMetric
+
+        return KLMetric
     raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
