@@ -33,6 +33,7 @@ import torch
 import torch.nn.functional as F
 
 import kullback as kb
+import kullback.torch
 
 HERE = Path(__file__).resolve().parent
 DOCS = HERE.parent / "docs" / "benchmarks.md"
@@ -130,6 +131,33 @@ def measure(rows: int, columns: int, rounds: int, only: str) -> list[dict[str, A
     ]
 
 
+def forward_and_backward(rows: int, columns: int, rounds: int) -> list[dict[str, Any]]:
+    """A loss, and its gradient to the prediction."""
+    a, b = torch.randn(rows, columns), torch.randn(rows, columns)
+    log_input, target = b.log_softmax(-1).requires_grad_(), a.softmax(-1)
+    student = b.clone().requires_grad_()
+    calls: dict[tuple[str, str], tuple[torch.Tensor, Callable[[], torch.Tensor]]] = {
+        ("PyTorch kl_div", "log-probs, probs"): (log_input, lambda: F.kl_div(log_input, target, reduction="batchmean")),
+        ("kullback.torch.kl_div", "log-probs, probs"): (
+            log_input, lambda: kullback.torch.kl_div(log_input, target, reduction="batchmean"),
+        ),
+        ("PyTorch log_softmax, kl_div", "logits"): (student, lambda: torch_from_logits(a, student).mean()),
+        ("kullback.torch.KLLoss", "logits"): (student, lambda: kullback.torch.KLLoss()(student=student, teacher=a)),
+    }  # fmt: skip
+    best = dict.fromkeys(calls, float("inf"))
+    for _ in range(rounds):
+        for key, (leaf, loss) in calls.items():
+            leaf.grad = None
+            start = time.perf_counter()
+            loss().backward()
+            best[key] = min(best[key], time.perf_counter() - start)
+    group = f"loss and gradient, {rows} × {columns}"
+    return [
+        {"group": group, "what": what, "input": form, "value": t * 1e9 / (rows * columns), "unit": "ns/element"}
+        for (what, form), t in best.items()
+    ]
+
+
 def one_call() -> list[dict[str, Any]]:
     rng = np.random.default_rng(0)
     p, q = rng.dirichlet(np.ones(8), 2)
@@ -210,7 +238,7 @@ def main() -> None:
     rows, columns, rounds = (32, 65536, 3) if options.quick else (512, 65536, 6)
     found = measure(rows, columns, rounds, options.only)
     if not options.only:
-        found += one_call() + imports() + memory(columns)
+        found += forward_and_backward(rows, columns, rounds) + one_call() + imports() + memory(columns)
     text = table(found, rows, columns)
     print(text)
     if options.quick or options.only:

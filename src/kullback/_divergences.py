@@ -4,16 +4,13 @@ from __future__ import annotations
 
 from typing import Any
 
-from ._calculus import (
-    elementwise_gradients,
-    evaluate,
-    evaluate_elementwise,
-    gradients,
-)
+import numpy as np
+
+from ._calculus import elementwise_gradients, evaluate, evaluate_elementwise, gradients
 from ._checks import raise_if_invalid
 from ._forms import float_arrays, is_number, left_pad, prepare
 from ._kernels.small import small_kl
-from ._ops import Array, common_ops
+from ._ops import Array, common_ops, ops_of
 from ._ops import numpy as numpy_ops
 from ._pairs import Spec
 from ._reduce import check_options, reduce_rows
@@ -121,7 +118,7 @@ def kl(
         weights is None and temperature is None and prior is None and check is None and base is None
         and reduction == "none" and axis == -1 and not keepdims
     ):  # fmt: skip
-        value = small_kl(p, q, form)
+        value = _small(p, q, form)
         if value is not None:
             return value
     return divergence(
@@ -131,6 +128,20 @@ def kl(
 
 
 relative_entropy = kl
+
+
+def _small(p: Any, q: Any, form: Any) -> Any:
+    """KL of two short vectors whose values are at hand and of which no derivative is wanted, or None."""
+    if type(p) is np.ndarray and type(q) is np.ndarray:
+        return small_kl(p, q, form)
+    ops = ops_of(p)
+    if ops is None or ops is numpy_ops or ops_of(q) is not ops or len(p.shape) != 1 or p.shape != q.shape:
+        return None
+    x, y = ops.host_view(p), ops.host_view(q)
+    if x is None or y is None or not (ops.is_constant(p) and ops.is_constant(q)):
+        return None
+    value = small_kl(x, y, form)
+    return None if value is None else ops.from_host(np.asarray(value))
 
 
 def jeffreys(

@@ -9,14 +9,15 @@ from __future__ import annotations
 
 import math
 import os
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from itertools import pairwise
 from typing import Any
 
 import numpy as np
 
-from .cpu_tiles import LOG_LANES, PIECE, PROB_LANES, Lane, literal, merge_logs, merge_probs
+from .cpu_tiles import LOG_LANES, PIECE, PROB_LANES, Lane, literal, log_gradients, merge_logs, merge_probs, prob_gradients
+from .small import TOLERANCE, small_kl
 
 Array = Any
 
@@ -239,6 +240,10 @@ class _Call:
 
 def run(evaluate: Callable[..., Array], ops: Any, spec: Any, x: Array, y: Array, scale: Array | None = None) -> Array:
     """One value a row, category axes kept at size 1. `evaluate(ops, spec, x, y, scale)` is the general formula."""
+    if x.ndim == 1 and scale is None and has_lanes(spec, scale) and spec.tolerances == (TOLERANCE, TOLERANCE):
+        value = small_kl(x, y, spec.forms[0])
+        if value is not None:
+            return np.full(1, value)
     if x.size <= TINY:
         with np.errstate(all="ignore"):
             return evaluate(ops, spec, x, y, scale)
@@ -247,6 +252,57 @@ def run(evaluate: Callable[..., Array], ops: Any, spec: Any, x: Array, y: Array,
     step = max(1, min(_TASK // call.columns, -(-call.rows // 4)))
     _on_threads(call.work, [(low, min(call.rows, low + step)) for low in range(0, call.rows, step)], x.size)
     return call.result.reshape(call.kept)
+
+
+def run_gradients(
+    gradients: Callable[..., Any], ops: Any, spec: Any, needs: Sequence[bool], x: Array, y: Array, scale: Array | None = None
+) -> list[Array | None]:
+    """`gradients(ops, spec, x, y, scale, needs)`, a few rows at a time: its temporaries then stay in the cache."""
+    batch = tuple(i for i in range(x.ndim) if i not in spec.axes)
+    kept = tuple(1 if i in spec.axes else n for i, n in enumerate(x.shape))
+    rows, columns = math.prod(x.shape[i] for i in batch), math.prod(x.shape[i] for i in spec.axes)
+    sides = [_Rows(side, batch, spec.axes) for side in (x, y)]
+    scales = None if scale is None else np.broadcast_to(scale, kept).reshape(rows, 1)
+    dtype = np.float64 if spec.wide or np.float64 in (x.dtype, y.dtype) else np.float32
+    shapes = [side.moved.shape for side in sides] + ([] if scale is None else [(rows, 1)])
+    found = [np.empty(shape, dtype) if need else None for shape, need in zip(shapes, needs)]
+    flat = [None if out is None else out.reshape(rows, -1) for out in found]
+    in_rows = spec._replace(axes=(1,))
+    lane = None
+    if has_lanes(spec, scale) and dtype == np.float32:
+        lane = prob_gradients if spec.forms[0] == "probs" else log_gradients
+    step = max(1, (GENERAL if lane is None else _LITERAL) // columns)
+
+    def store(index: Array, slopes: Sequence[Array | None]) -> None:
+        for out, slope in zip(flat, slopes):
+            if out is not None:
+                out[index] = slope
+
+    def general(index: Array) -> None:
+        p, q = (np.ascontiguousarray(side.pick(index)) for side in sides)
+        store(index, gradients(ops, in_rows, p, q, None if scales is None else scales[index], needs))
+
+    def work(queue: Iterator[int]) -> None:
+        buffers = _Buffers()
+        with np.errstate(all="ignore"):
+            for low in queue:
+                high = min(rows, low + step)
+                if lane is None:
+                    general(np.arange(low, high))
+                    continue
+                p, q = (side.take(low, high) for side in sides)
+                slopes = lane(p, q, None if scales is None else scales[low:high], needs, buffers)
+                store(slice(low, high), slopes)
+                strange = ~np.isfinite(sum(np.add.reduce(slope, 1) for slope in slopes if slope is not None))
+                for i in np.flatnonzero(strange):
+                    general(np.array([low + i]))
+
+    _on_threads(work, list(range(0, rows, step)), x.size)
+    back = tuple(np.argsort(batch + spec.axes))
+    found[:2] = [None if out is None else out.transpose(back) for out in found[:2]]
+    if scale is not None and found[2] is not None:
+        found[2] = found[2].reshape(kept)
+    return found
 
 
 def run_literal(spec: Any, x: Array, t: Array) -> Array:

@@ -228,6 +228,67 @@ def merge_logs(spec: Any, s: Array, m: Array, z: Array, c: Array, top: Array) ->
     return np.where(fine, value, np.nan)
 
 
+# --- derivatives of KL, of float32 data ---------------------------------------------------------------------------------------------
+# d/d log p = -p (l - E[l]),  d/d log q = q - p, as they stand: in float64 the cancellation costs 1e-16/|l|, and |l| >= 1e-7 or so for
+# float32 data. NaN (q = 0 < p, and what is no distribution) is left to the general formula.
+
+
+def log_gradients(a: Array, b: Array, scale: Array | None, needs: Any, buffer: Any) -> list[Array | None]:
+    """To logits (or log-probabilities), and to the inverse temperature. The arrays are buffers."""
+    double = np.dtype(np.float64)
+    d, absent = buffer("d", a.shape, double), a == -np.inf
+    np.subtract(b, a, out=d, dtype=double)
+    np.copyto(d, 0.0, where=absent)
+    sides = []
+    for name, x in (("p", a), ("q", b)):
+        out = buffer(name, a.shape, double)
+        np.subtract(x, np.maximum.reduce(x, 1, keepdims=True), out=out, dtype=double)
+        np.exp(out if scale is None else np.multiply(out, scale, out=out), out=out)
+        out /= np.add.reduce(out, 1, keepdims=True)
+        sides.append(out)
+    p, q = sides
+    if scale is not None:
+        d *= scale
+    d -= _einsum_dot(p, d)[:, None]
+    # The largest, whose derivative is a difference of nearly equal numbers, as minus the sum of the others.
+    peaks = np.arange(len(a)), p.argmax(1)
+    to_a = np.multiply(np.negative(p, out=buffer("to_a", a.shape, double)), d, out=d)
+    to_b = np.subtract(q, p, out=p)
+    for slope in (to_a, to_b):
+        slope[peaks] = 0.0
+        slope[peaks] = -np.add.reduce(slope, 1)
+    to_scale = None
+    if scale is not None:
+        if needs[2]:
+            below = [np.where(x == -np.inf, 0.0, x - np.maximum.reduce(x, 1, keepdims=True)) for x in (a, b)]
+            to_scale = sum(_einsum_dot(slope, x) for slope, x in zip((to_a, to_b), below))[:, None]
+        to_a *= scale
+        to_b *= scale
+    return [to_a, to_b, to_scale]
+
+
+def prob_gradients(p: Array, q: Array, scale: None, needs: Any, buffer: Any) -> list[Array | None]:
+    """To probabilities p and q, which are divided by their sums."""
+    double = np.dtype(np.float64)
+    p, q = buffer.tile("p", p, double), buffer.tile("q", q, double)
+    total_p, total_q = (np.add.reduce(x, 1, keepdims=True) for x in (p, q))
+    absent = p == 0.0
+    ratio = np.divide(p, q, out=buffer("ratio", p.shape, double))
+    to_p = None
+    if needs[0]:
+        # l and E[l] up to the same constant
+        to_p = np.log(ratio, out=buffer("to_p", p.shape, double))
+        np.copyto(to_p, 0.0, where=absent)
+        to_p -= _einsum_dot(p, to_p)[:, None] / total_p
+        to_p /= total_p
+        np.copyto(to_p, 0.0, where=absent)
+    np.copyto(ratio, 0.0, where=absent)
+    ratio *= total_q / total_p
+    to_q = np.subtract(1.0, ratio, out=ratio)
+    to_q /= total_q
+    return [to_p, to_q]
+
+
 # --- as written -------------------------------------------------------------------------------------------------------------------
 # t (log t - x), t given as it is or by its logarithm.
 

@@ -129,6 +129,10 @@ def host_view(x: Any) -> Any:
     return to_numpy(x)
 
 
+def is_constant(x: Any) -> bool:
+    return not (x.requires_grad and torch.is_grad_enabled()) and torch.autograd.forward_ad._current_level < 0
+
+
 # Elements from which calling the kernel from compiled code costs less than Inductor's loops save.
 _CALL_FROM = 1 << 16
 
