@@ -27,7 +27,6 @@ from ._pairs import (
     expm1,
     invalid,
     log_quotient,
-    negative,
     pair,
     phi,
     result_dtype,
@@ -222,10 +221,11 @@ def _evaluate(ops: Any, spec: Spec, x: Array, y: Array, scale: Array | None = No
     x, y = ops.astype(x, dtype), ops.astype(y, dtype)
     scale = None if scale is None else ops.astype(scale, dtype)
     value = KINDS[spec.kind].value(ops, pair(ops, spec, x, y, scale), spec.axes, spec.parameter)
-    bad = invalid(ops, x, spec.forms[0], spec.axes, spec.tolerances[0])
-    bad = bad | invalid(ops, y, spec.forms[1], spec.axes, spec.tolerances[1])
-    if spec.kind != "kl":  # KL of negative numbers is NaN by itself
-        bad = bad | negative(ops, x, spec.forms[0], spec.axes) | negative(ops, y, spec.forms[1], spec.axes)
+    bad = None
+    for z, form, tolerance in zip((x, y), spec.forms, spec.tolerances):
+        # KL of negative numbers is NaN by itself.
+        wrong = invalid(ops, z, form, spec.axes, tolerance, negative=spec.kind != "kl")
+        bad = wrong if bad is None else bad | wrong
     return ops.astype(ops.where(bad, math.nan, value), out)
 
 
@@ -317,7 +317,7 @@ def evaluate_entropy(ops: Any, spec: Spec, x: Array, scale: Array | None = None)
     x = ops.astype(x, compute_dtype(ops, spec, (x,)))
     scale = None if scale is None else ops.astype(scale, x.dtype)
     p, log_p, _ = _log_probability(ops, spec, x, scale)
-    bad = invalid(ops, x, spec.forms[0], spec.axes, spec.tolerances[0]) | negative(ops, x, spec.forms[0], spec.axes)
+    bad = invalid(ops, x, spec.forms[0], spec.axes, spec.tolerances[0])
     return ops.astype(ops.where(bad, math.nan, ops.sum(-(p * log_p), spec.axes)), out)
 
 

@@ -259,9 +259,8 @@ def attach(ops: Any, exact: Array, smooth: Array) -> Array:
     return ops.stop_gradient(exact) + (smooth - ops.stop_gradient(smooth))
 
 
-def invalid(ops: Any, x: Array, form: str, axes: Any, tolerance: float) -> Array:
-    """True for rows that are no distribution in this form (contract: wrong sum, all-zero counts, +inf), negative
-    entries aside."""
+def invalid(ops: Any, x: Array, form: str, axes: Any, tolerance: float, *, negative: bool = True) -> Array:
+    """True for rows that are no distribution in this form (contract: wrong sum, all-zero counts, +inf, and, if asked, negative)."""
     if form in LOG_FORMS:
         top = ops.max(x, axes)
         if form == "logits":
@@ -270,9 +269,7 @@ def invalid(ops: Any, x: Array, form: str, axes: Any, tolerance: float) -> Array
         return ~((total <= 1.0 + tolerance) & (total >= 1.0 - tolerance))
     total = ops.sum(x, axes)
     if form == "counts":
-        return ~((total > 0.0) & (total < math.inf))
-    return ~((total <= 1.0 + tolerance) & (total >= 1.0 - tolerance))
-
-
-def negative(ops: Any, x: Array, form: str, axes: Any) -> Any:
-    return False if form in LOG_FORMS else ops.min(x, axes) < 0.0
+        wrong = ~((total > 0.0) & (total < math.inf))
+    else:
+        wrong = ~((total <= 1.0 + tolerance) & (total >= 1.0 - tolerance))
+    return wrong | (ops.min(x, axes) < 0.0) if negative else wrong
