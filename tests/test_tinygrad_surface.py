@@ -23,7 +23,7 @@ pytestmark = pytest.mark.filterwarnings("ignore:reduction")
 FLOAT32 = 1.2e-7  # two roundings: our own, and of the float64 truth to float32
 P = np.array([[0.5, 0.3, 0.2], [0.1, 0.0, 0.9], [0.25, 0.5, 0.25]])
 Q = np.array([[0.4, 0.4, 0.2], [0.3, 0.3, 0.4], [0.125, 0.5, 0.375]])
-Z = np.array([[0.3, -1.2, 0.8], [2.0, 0.0, -1.0], [0.0, 0.5, 0.0]])
+Z = np.array([[0.3, -1.2, 0.8], [2.0, 0.0, -1.0], [0.5, -0.5, 0.0]])
 
 
 def tensor(x, dtype=np.float32):
@@ -145,7 +145,7 @@ def test_dtypes_are_those_of_tinygrad():
     half = kt.kl_div(tensor(np.log(Q), np.float16), tensor(P, np.float16), "sum")
     assert half.dtype == dtypes.float16
     stored = terms(P.astype(np.float16).astype(float), np.log(Q).astype(np.float16).astype(float)).sum()
-    assert half.item() == np.float16(stored)
+    assert half.numpy() == np.float16(stored)
     assert kt.kl_div(x, tensor(P, np.float64), "sum").dtype == dtypes.float64
 
 
@@ -186,17 +186,17 @@ def test_bad_input():
     with pytest.raises(ValueError, match="reduction") as theirs:
         x.cross_entropy(t, reduction="average")
     for call in (kt.kl_div, kt.kl_divergence, kt.cross_entropy):
-        with pytest.raises(type(theirs.value), match="reduction is 'average': it must be one of .*'batchmean'"):
+        with pytest.raises(type(theirs.value), match=r"reduction is 'average': it must be one of .*'batchmean'"):
             call(x, t, reduction="average")
     with pytest.raises(RuntimeError, match="shape") as theirs:
         x.cross_entropy(tensor(P[:, :2]))
     with pytest.raises(type(theirs.value), match=r"input has shape \(3, 3\) and target \(3, 2\), which do not broadcast"):
         kt.kl_div(x, tensor(P[:, :2]), "sum")
-    with pytest.raises(RuntimeError, match="input is on .* and target on NPY: move one of them"):
+    with pytest.raises(RuntimeError, match=r"input is on .* and target on NPY: move one of them"):
         kt.kl_div(x, Tensor(P, device="NPY"), "sum")
     with pytest.raises(TypeError, match="temprature"):
         kt.kl_divergence(x, t, temprature=2.0)
-    with pytest.raises(ValueError, match="p row 0 holds -1.2"):
+    with pytest.raises(ValueError, match=r"p row 0 holds -1\.2"):
         kt.kl_divergence(x, t)
 
 
@@ -239,23 +239,26 @@ def test_normalised_unlike_kl_div():
 
 
 @pytest.mark.parametrize("reduction", ["mean", "sum", "none"])
-def test_cross_entropy_is_that_of_tensor(reduction):
-    z, labels = tensor(Z), Tensor([2, 0, 1])
-    forms = ("probs", "logits")
+def test_cross_entropy_of_a_one_hot_is_that_of_tensor(reduction):
+    z, labels = tensor(Z), Tensor([2, 0, 1]).realize()
+    hot = labels.one_hot(3)
+    found = kt.cross_entropy(hot, z, form=("probs", "logits"), reduction=reduction)
+    assert found.dtype == dtypes.float32
     # tinygrad's float32 exp and log are off by up to 4e-6.
-    hot = kt.cross_entropy(labels.one_hot(3), z, form=forms, reduction=reduction)
-    assert hot.dtype == dtypes.float32
-    np.testing.assert_allclose(hot.numpy(), z.cross_entropy(labels, reduction=reduction).numpy(), rtol=1e-5)
+    np.testing.assert_allclose(found.numpy(), z.cross_entropy(labels, reduction=reduction).numpy(), rtol=1e-5)
     # A one-hot has no entropy.
-    kl = kt.kl_divergence(labels.one_hot(3), z, form=forms, reduction=reduction)
-    np.testing.assert_allclose(kl.numpy(), hot.numpy(), rtol=FLOAT32)
-    soft = kt.cross_entropy(tensor(P), z, form=forms, reduction=reduction)
-    np.testing.assert_allclose(soft.numpy(), z.cross_entropy(tensor(P), reduction=reduction).numpy(), rtol=1e-5)
+    kl = kt.kl_divergence(hot, z, form=("probs", "logits"), reduction=reduction)
+    np.testing.assert_allclose(kl.numpy(), found.numpy(), rtol=FLOAT32)
+
+
+def test_cross_entropy_of_probabilities_and_on_another_axis():
+    z = tensor(Z)
+    soft = kt.cross_entropy(tensor(P), z, form=("probs", "logits"))
+    np.testing.assert_allclose(soft.numpy(), z.cross_entropy(tensor(P), reduction="none").numpy(), rtol=1e-5)
     # [batch, classes, positions]: tinygrad's classes lie on axis 1.
-    wide, where = tensor(np.stack([Z, -Z])), Tensor([[0, 1, 2], [2, 2, 0]])
-    theirs = wide.cross_entropy(where, reduction=reduction)
-    ours = kt.cross_entropy(where.one_hot(3).transpose(1, 2), wide, form=forms, axis=1, reduction=reduction)
-    np.testing.assert_allclose(ours.numpy(), theirs.numpy(), rtol=1e-5)
+    wide, p = tensor(np.stack([Z, -Z])), tensor(np.stack([P, Q]).transpose(0, 2, 1))
+    ours = kt.cross_entropy(p, wide, form=("probs", "logits"), axis=1)
+    np.testing.assert_allclose(ours.numpy(), wide.cross_entropy(p, reduction="none").numpy(), rtol=1e-5)
 
 
 def test_cross_entropy_where_both_are_zero():
@@ -322,8 +325,7 @@ def test_training_minimises_a_kl():
 
 def test_training_with_kl_div_and_adam():
     p, logits = tensor(P), tensor(Z)
-    losses = train(Adam([logits], lr=0.3), lambda: kt.kl_div(logits.log_softmax(-1), p, "batchmean"), 20)
+    losses = train(Adam([logits], lr=0.2), lambda: kt.kl_div(logits.log_softmax(-1), p, "batchmean"), 25)
     assert losses[0] == pytest.approx(terms(P, np.log(softmax(Z))).sum() / 3, rel=1e-5)  # tinygrad's log_softmax
-    assert losses[-1] < 0.1 * losses[0]
-    found = terms(P, np.log(softmax(logits.numpy().astype(float)))).sum() / 3
-    assert found < losses[-1]
+    for last in (losses[-1], terms(P, np.log(softmax(logits.numpy().astype(float)))).sum() / 3):
+        assert last < 0.1 * losses[0]

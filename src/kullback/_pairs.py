@@ -261,15 +261,12 @@ def attach(ops: Any, exact: Array, smooth: Array) -> Array:
 
 def invalid(ops: Any, x: Array, form: str, axes: Any, tolerance: float, *, negative: bool = True) -> Array:
     """True for rows that are no distribution in this form (contract: wrong sum, all-zero counts, +inf, and, if asked, negative)."""
-    if form in LOG_FORMS:
+    if form == "logits":
         top = ops.max(x, axes)
-        if form == "logits":
-            return ~((top < math.inf) & (top > -math.inf))
-        total = ops.sum(ops.exp(x), axes)
-        return ~((total <= 1.0 + tolerance) & (total >= 1.0 - tolerance))
-    total = ops.sum(x, axes)
-    if form == "counts":
-        wrong = ~((total > 0.0) & (total < math.inf))
-    else:
-        wrong = ~((total <= 1.0 + tolerance) & (total >= 1.0 - tolerance))
-    return wrong | (ops.min(x, axes) < 0.0) if negative else wrong
+        return ~((top < math.inf) & (top > -math.inf))
+    total = ops.sum(ops.exp(x) if form == "log_probs" else x, axes)
+    by_sum = (total <= 1.0 + tolerance) & (total >= 1.0 - tolerance)
+    right = (total > 0.0) & (total < math.inf) if form == "counts" else by_sum
+    if negative and form != "log_probs":
+        right = right & (ops.min(x, axes) >= 0.0)
+    return ~right
