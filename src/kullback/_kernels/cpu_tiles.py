@@ -267,7 +267,7 @@ def log_gradients(a: Array, b: Array, scale: Array | None, needs: Any, buffer: A
     return [to_a, to_b, to_scale]
 
 
-def prob_gradients(p: Array, q: Array, scale: None, needs: Any, buffer: Any) -> list[Array | None]:
+def prob_gradients(p: Array, q: Array, scale: Array | None, needs: Any, buffer: Any) -> list[Array | None]:
     """To probabilities p and q, which are divided by their sums."""
     double = np.dtype(np.float64)
     p, q = buffer.tile("p", p, double), buffer.tile("q", q, double)
