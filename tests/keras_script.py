@@ -224,6 +224,10 @@ def check_gradients_are_finite_wherever_the_input_is():
     y = np.array([[1.0, 0.0], [0.0, 1.0], [0.0, 1.0], [0.0, 0.0], [tiny, 1.0], [smaller, 1.0], [tiny, 1.0]], np.float32)
     for found in gradients(kk.kl_divergence, x, y):
         assert np.isfinite(found).all()
+    # Labels of nothing, as padding has them.
+    nothing, logits = np.zeros((1, 3), np.float32), np.array([[1.0, -2.0, 0.5]], np.float32)
+    for found in gradients(lambda x, z: kk.kl_divergence(x, z, from_logits=True), nothing, logits):
+        np.testing.assert_array_equal(found, 0)
     # Behind a softmax that has underflown, or nearly.
     target = np.array([[0.25, 0.5, 0.25]], np.float32)
     for gap in (80.0, 88.0, 95.0, 103.0, 200.0):

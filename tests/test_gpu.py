@@ -128,3 +128,22 @@ def test_jax(form, size):
     truth = np.array([t.value for t in truths])
     error = np.abs(np.asarray(value) - truth) / truth
     assert error.max() <= VALUE_BOUND[np.float32], f"{error.max():.1e}"
+
+
+def test_jax_drop_in():
+    jax = pytest.importorskip("jax")
+    if not any(d.platform == "gpu" for d in jax.devices()):
+        pytest.skip("JAX sees no GPU here")
+    from kullback.jax import kl_divergence
+
+    rng = np.random.default_rng(6)
+    a = rng.normal(size=(3, 1000)).astype(np.float32)
+    x = jax.nn.log_softmax(jax.numpy.asarray(a + 1e-3 * rng.normal(size=a.shape).astype(np.float32)))
+    t = jax.nn.softmax(jax.numpy.asarray(a))
+    x64, t64 = np.asarray(x, np.float64), np.asarray(t, np.float64)
+    value = jax.jit(kl_divergence)(x, t)
+    assert {d.platform for d in value.devices()} == {"gpu"}
+    np.testing.assert_allclose(np.asarray(value), (t64 * (np.log(t64) - x64)).sum(-1), rtol=1e-6)
+    to_x, to_t = jax.jit(jax.grad(lambda x, t: kl_divergence(x, t).sum(), argnums=(0, 1)))(x, t)
+    np.testing.assert_allclose(np.asarray(to_x), -t64, rtol=1e-6)
+    np.testing.assert_allclose(np.asarray(to_t), np.log(t64) + 1.0 - x64, rtol=2e-6)

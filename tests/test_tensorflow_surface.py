@@ -187,6 +187,9 @@ def test_gradients_are_finite_wherever_the_input_is(mode):
     y = np.array([[1.0, 0.0], [0.0, 1.0], [0.0, 1.0], [0.0, 0.0], [tiny, 1.0], [smaller, 1.0], [tiny, 1.0]], np.float32)
     for found in gradients(mode, kt.kl_divergence, x, y):
         assert np.isfinite(found).all()
+    # Labels of nothing, as padding has them.
+    for found in gradients(mode, kt.kl_divergence_with_logits, np.zeros((1, 3)), np.array([[1.0, -2.0, 0.5]])):
+        np.testing.assert_array_equal(found, 0)
     # Behind a softmax that has underflown: 0 for what is lost, as in Keras, and the rest as it should be.
     logits = np.array([[200.0, 0.0, 199.0]], np.float32)
     target = np.array([[0.25, 0.5, 0.25]], np.float32)

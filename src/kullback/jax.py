@@ -282,14 +282,9 @@ def generalized_kl_divergence(
     0.25
     """
     return _loss(
-        "generalized_kl_divergence",
-        _generalized_value,
-        _generalized_gradients,
-        axis,
-        where,
-        log_predictions=log_predictions,
-        targets=targets,
-    )
+        "generalized_kl_divergence", _generalized_value, _generalized_gradients, axis, where,
+        log_predictions=log_predictions, targets=targets,
+    )  # fmt: skip
 
 
 # --- patching -----------------------------------------------------------------------------------------------------------------------
