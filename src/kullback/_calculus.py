@@ -442,3 +442,25 @@ def literal_gradients(ops: Any, spec: Spec, x: Array, t: Array, *, needs: Needs 
         to_t = ops.where(_absent(spec, t), 0.0, _literal_excess(ops, spec, x, t) + 1.0)
         to_t = to_t * weight if spec.forms[1] in LOG_FORMS else to_t
     return -weight if needs[0] else None, to_t
+
+
+# The same of a target x and a prediction y, both probabilities, as Keras writes it:
+# Σ x log(x/y) = Σ (x log(x/y) - x + y) + Σ (x - y): the terms of the first sum are all >= 0, and of second order in those of the second,
+# which are exact where x and y are close.  d/dx = log(x/y) + 1,  d/dy = -x/y.
+
+
+def evaluate_literal_probs(ops: Any, spec: Spec, x: Array, y: Array) -> Array:
+    absent = (x == 0.0) & ~ops.isnan(y)
+    excess = evaluate_elementwise(ops, spec._replace(kind="kl_div"), x, ops.where(absent, 1.0, y))
+    # SciPy's kl_div, which that is, gives inf for negative numbers.
+    difference = ops.where((x < 0.0) | (y < 0.0), math.nan, x - y)
+    first, second = (ops.sum(ops.astype(ops.where(absent, 0.0, z), ops.widest(z)), spec.axes) for z in (excess, difference))
+    return ops.astype(first + second, y.dtype)
+
+
+def literal_probs_gradients(ops: Any, spec: Spec, x: Array, y: Array, *, needs: Needs = ALL) -> Slopes:
+    # 0 where x is, and where x/y overflows: behind a softmax that has underflown, an infinite one would make everything NaN.
+    quarter = 2.0**1022 if y.dtype == ops.float64 else 2.0**126
+    constant = (x == 0.0) | (y * quarter < x)
+    x, y = ops.where(constant, 1.0, x), ops.where(constant, 1.0, y)
+    return ops.where(constant, 0.0, ops.log(x) - ops.log(y) + 1.0), ops.where(constant, 0.0, -(x / y))

@@ -1,10 +1,11 @@
-"""KL divergence as other libraries write it: t (log t - x) of a target t and a log-prediction x, neither of them normalised."""
+"""KL divergence as other libraries write it: of a target and a prediction, neither of them normalised."""
 
 from __future__ import annotations
 
 from typing import Any
 
-from ._calculus import evaluate_literal, literal_gradients
+from ._calculus import evaluate_literal, evaluate_literal_probs, literal_gradients, literal_probs_gradients
+from ._divergences import kl
 from ._ops import Array
 from ._pairs import Spec
 
@@ -22,3 +23,18 @@ def literal_sum(ops: Any, log_prediction: Array, target: Array, axes: tuple[int,
 def _apply(ops: Any, x: Array, t: Array, log_target: bool, axes: tuple[int, ...]) -> Array:
     spec = Spec("literal", 0.0, ("log_probs", "log_probs" if log_target else "probs"), axes, (), True)
     return ops.apply(evaluate_literal, literal_gradients, spec, x, t)
+
+
+def literal_sum_of_probs(ops: Any, target: Array, prediction: Array, axes: tuple[int, ...]) -> Array:
+    """Σ target log(target/prediction) over `axes`, both float32 or float64, of one shape. Where the quotient overflows, the derivative is 0."""
+    spec = Spec("literal", 0.0, (), axes, (), not ops.exact_float32)
+    return ops.squeeze(ops.apply(evaluate_literal_probs, literal_probs_gradients, spec, target, prediction), axes)
+
+
+def literal_sum_of_logits(ops: Any, target: Array, logits: Array, axes: tuple[int, ...]) -> Array:
+    """Σ target · KL(normalised target‖softmax(logits)): 0 for a row of zeros."""
+    # A target of 0 is a constant here, as it is in kl: its derivative is 0.
+    total = ops.astype(ops.sum(ops.astype(ops.where(target == 0.0, 0.0, target), ops.widest(target)), axes), logits.dtype)
+    empty = total == 0.0
+    values = kl(ops.where(empty, 1.0, target), logits, form=("probs", "logits"), axis=axes, keepdims=True, check=False)
+    return ops.squeeze(total * ops.where(empty, 0.0, values), axes)

@@ -13,15 +13,12 @@ Keras' names are in `kullback.keras`; this module does not need Keras.
 
 from __future__ import annotations
 
-import math
 from typing import Any
 
 import tensorflow as tf
 
-from ._calculus import evaluate_elementwise
-from ._divergences import kl
+from ._literal import literal_sum_of_logits, literal_sum_of_probs
 from ._ops import tensorflow as ops
-from ._pairs import Spec
 
 __all__ = ["kl_divergence", "kl_divergence_with_logits"]
 
@@ -60,28 +57,7 @@ def kl_divergence(labels: Any, predictions: Any, axis: int = -1, name: str | Non
     """
     with tf.name_scope(name or "kl_divergence"):
         x, y, axis, dtype = _prepare("kl_divergence", "predictions", labels, predictions, axis)
-        value = ops.apply(_evaluate, _gradients, Spec("literal", 0.0, (), (axis,), (), False), x, y)
-        return tf.cast(tf.squeeze(value, axis), dtype)
-
-
-# Σ x log(x/y) = Σ (x log(x/y) - x + y) + Σ (x - y): the terms of the first sum are all ≥ 0, and of second order in those of the second,
-# which are exact where x and y are close.  d/dx = log(x/y) + 1,  d/dy = -x/y.
-
-
-def _evaluate(_: Any, spec: Spec, x: tf.Tensor, y: tf.Tensor) -> tf.Tensor:
-    absent = (x == 0.0) & ~ops.isnan(y)
-    excess = evaluate_elementwise(ops, spec._replace(kind="kl_div"), x, ops.where(absent, 1.0, y))
-    # SciPy's kl_div, which that is, gives inf for negative numbers.
-    difference = ops.where((x < 0.0) | (y < 0.0), math.nan, x - y)
-    first, second = (ops.sum(tf.cast(ops.where(absent, 0.0, z), tf.float64), spec.axes) for z in (excess, difference))
-    return tf.cast(first + second, y.dtype)
-
-
-def _gradients(_: Any, spec: Spec, x: tf.Tensor, y: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor]:
-    # 0 where x is, and where x/y overflows.
-    constant = (x == 0.0) | (y * (y.dtype.max / 4) < x)
-    x, y = ops.where(constant, 1.0, x), ops.where(constant, 1.0, y)
-    return ops.where(constant, 0.0, tf.math.log(x) - tf.math.log(y) + 1.0), ops.where(constant, 0.0, -(x / y))
+        return tf.cast(literal_sum_of_probs(ops, x, y, (axis,)), dtype)
 
 
 def kl_divergence_with_logits(labels: Any, logits: Any, axis: int = -1, name: str | None = None) -> tf.Tensor:
@@ -115,12 +91,7 @@ def kl_divergence_with_logits(labels: Any, logits: Any, axis: int = -1, name: st
     """
     with tf.name_scope(name or "kl_divergence_with_logits"):
         x, z, axis, dtype = _prepare("kl_divergence_with_logits", "logits", labels, logits, axis)
-        # A label of 0 is a constant here, as it is in kl: its derivative is 0.
-        total = tf.reduce_sum(tf.cast(ops.where(x == 0.0, 0.0, x), tf.float64), axis, keepdims=True)
-        empty = total == 0.0
-        values = kl(ops.where(empty, 1.0, x), z, form=("probs", "logits"), axis=axis, keepdims=True, check=False)
-        values = tf.cast(total, values.dtype) * ops.where(empty, 0.0, values)
-        return tf.cast(tf.squeeze(values, axis), dtype)
+        return tf.cast(literal_sum_of_logits(ops, x, z, (axis,)), dtype)
 
 
 def _prepare(function: str, second: str, labels: Any, given: Any, axis: int) -> tuple[tf.Tensor, tf.Tensor, int, tf.DType]:

@@ -2,18 +2,15 @@
 
 from __future__ import annotations
 
-import math
 from functools import partial
 from typing import Any, NoReturn
 
 import keras
 import numpy as np
 
-from .._calculus import evaluate_elementwise
-from .._divergences import kl
 from .._forms import parse_axes
+from .._literal import literal_sum_of_logits, literal_sum_of_probs
 from .._ops import ops_of
-from .._pairs import Spec
 
 try:
     from keras.src.backend import get_keras_mask
@@ -147,40 +144,11 @@ def divergences(y_true: Any, y_pred: Any, from_logits: bool = False, axis: int =
     ops = ops_of(y_pred)
     x, y = ops.broadcast([y_true, y_pred])
     if not from_logits:
-        return ops.squeeze(ops.apply(_evaluate, _gradients, Spec("literal", 0.0, (), axes, (), not ops.exact_float32), x, y), axes)
+        return literal_sum_of_probs(ops, x, y, axes)
     sizes = [((1,) * (ndim - len(s)) + s)[axes[0]] for s in (true_shape, shape)]
     if None not in sizes and sizes[0] != sizes[1]:
         raise ValueError(f"kl_divergence(): y_true has {sizes[0]} categories and y_pred {sizes[1]} logits along axis {axis}")
-    return _from_logits(ops, x, y, axes)
-
-
-# Σ x log(x/y) = Σ (x log(x/y) - x + y) + Σ (x - y): the terms of the first sum are all ≥ 0, and of second order in those of the second,
-# which are exact where x and y are close.  d/dx = log(x/y) + 1,  d/dy = -x/y.
-
-
-def _evaluate(ops: Any, spec: Spec, x: Any, y: Any) -> Any:
-    absent = (x == 0.0) & ~ops.isnan(y)
-    excess = evaluate_elementwise(ops, spec._replace(kind="kl_div"), x, ops.where(absent, 1.0, y))
-    # SciPy's kl_div, which that is, gives inf for negative numbers.
-    difference = ops.where((x < 0.0) | (y < 0.0), math.nan, x - y)
-    first, second = (ops.sum(ops.astype(ops.where(absent, 0.0, z), ops.widest(z)), spec.axes) for z in (excess, difference))
-    return ops.astype(first + second, y.dtype)
-
-
-def _gradients(ops: Any, spec: Spec, x: Any, y: Any, *, needs: tuple[bool, ...] = ()) -> tuple[Any, Any]:
-    # 0 where x is, and where x/y overflows.
-    largest = np.finfo(np.float64 if y.dtype == ops.float64 else np.float32).max
-    constant = (x == 0.0) | (y * float(largest / 4) < x)
-    x, y = ops.where(constant, 1.0, x), ops.where(constant, 1.0, y)
-    return ops.where(constant, 0.0, ops.log(x) - ops.log(y) + 1.0), ops.where(constant, 0.0, -(x / y))
-
-
-def _from_logits(ops: Any, x: Any, logits: Any, axes: tuple[int, ...]) -> Any:
-    # An x of 0 is a constant here, as it is in kl: its derivative is 0.
-    total = ops.astype(ops.sum(ops.astype(ops.where(x == 0.0, 0.0, x), ops.widest(x)), axes), logits.dtype)
-    empty = total == 0.0
-    values = kl(ops.where(empty, 1.0, x), logits, form=("probs", "logits"), axis=axes, keepdims=True, check=False)
-    return ops.squeeze(total * ops.where(empty, 0.0, values), axes)
+    return literal_sum_of_logits(ops, x, y, axes)
 
 
 def where_counted(y_true: Any, y_pred: Any, weights: Any, axis: int, pad: int = 0) -> Any:
