@@ -26,7 +26,7 @@ def _apply(ops: Any, x: Array, t: Array, log_target: bool, axes: tuple[int, ...]
 
 
 def literal_sum_of_probs(ops: Any, target: Array, prediction: Array, axes: tuple[int, ...]) -> Array:
-    """Σ target log(target/prediction) over `axes`, both float32 or float64, of one shape. Where the quotient overflows, the derivative is 0."""
+    """Σ target log(target/prediction) over `axes`, both of one shape and dtype. Its derivative is 0 where the quotient overflows."""
     spec = Spec("literal", 0.0, (), axes, (), not ops.exact_float32)
     return ops.squeeze(ops.apply(evaluate_literal_probs, literal_probs_gradients, spec, target, prediction), axes)
 
