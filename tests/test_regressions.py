@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
+import tensorflow as tf
 import torch
 
 import kullback as kb
+import kullback.torch
 import oracle
 from kullback import _calculus
 from oracle import VALUE_BOUND
@@ -103,3 +105,47 @@ def test_rows_left_to_the_general_formula_are_taken_together(monkeypatch, rng):
 def test_big_endian_arrays():
     p, q = np.array([0.5, 0.5]), np.array([0.25, 0.75])
     assert kb.kl(p.astype(">f8"), q.astype(">f8")) == kb.kl(p, q)
+
+
+@pytest.mark.parametrize("pair", [([0.0, 0.5, 0.5], [-0.25, 0.75, 0.5]), ([-0.25, 0.75, 0.5], [0.0, 0.5, 0.5])])
+def test_a_negative_number_beside_a_zero(framework, pair):
+    """Sums are right and the quotient is not formed: nothing but the sign gives it away."""
+    p, q = (np.array(x) for x in pair)
+    assert np.isnan(framework.run(lambda p, q: kb.kl(p, q, check=False), p, q))
+
+
+@pytest.mark.parametrize("form", ["logits", "probs"])
+def test_backward_of_an_empty_batch(form):
+    x, y = torch.zeros(0, 5, requires_grad=True), torch.zeros(0, 5)
+    kb.kl(x, y, form=form).sum().backward()
+    assert x.grad.shape == (0, 5)
+
+
+def test_sizes_known_only_when_compiled_code_runs(monkeypatch):
+    monkeypatch.setattr(torch._dynamo.config, "capture_dynamic_output_shape_ops", True)
+    a, b, chosen = torch.randn(4, 6), torch.randn(4, 6), torch.tensor([True, False, True, True])
+    compiled = torch.compile(lambda a, b, m: kb.kl(a[m], b[m], form="logits").sum(), fullgraph=True)
+    p, q = a[chosen].log_softmax(-1), b[chosen].log_softmax(-1)
+    torch.testing.assert_close(compiled(a, b, chosen), (p.exp() * (p - q)).sum())
+
+
+def test_sizes_that_tensorflow_does_not_know_are_compared_when_it_runs():
+    unknown = [tf.TensorSpec([None, None]), tf.TensorSpec([None, None])]
+    function = tf.function(lambda p, q: kb.kl(p, q, form="logits"), input_signature=unknown)
+    with pytest.raises(tf.errors.InvalidArgumentError, match="categories never broadcast"):
+        function([[1.0]], [[0.2, 0.3, 0.5]])
+    assert function([[1.0, 1.0]], [[0.2, 0.2], [0.3, 0.3]]).numpy().tolist() == [0.0, 0.0]
+
+
+def test_literal_sums_over_any_strides(monkeypatch):
+    """Neither one stride nor a copy of everything for every tile."""
+    from kullback._kernels import cpu
+
+    monkeypatch.setattr(cpu, "_LITERAL", 64)
+    gathered = []
+    pick = cpu._Rows.pick
+    monkeypatch.setattr(cpu._Rows, "pick", lambda self, index: gathered.append(len(index)) or pick(self, index))
+    x, t = torch.randn(30, 41).log_softmax(-1)[:, 1:], torch.rand(30, 41)[:, 1:]
+    found = kullback.torch.kl_div(x, t, reduction="sum")
+    np.testing.assert_allclose(found, (t.double() * (t.double().log() - x.double())).sum(), rtol=1e-7)
+    assert sum(gathered) <= 2 * 30

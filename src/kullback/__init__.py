@@ -1,6 +1,8 @@
 """Relative entropy (KL divergence), exact, in the array framework you already use."""
 
-from ._divergences import jeffreys, js, kl, kl_div, rel_entr, relative_entropy, renyi
+from ._dispatch import kl, relative_entropy
+from ._distributions.objects import NoClosedForm
+from ._divergences import jeffreys, js, kl_div, rel_entr, renyi
 from ._entropies import cross_entropy, entropy
 from ._explain import Explanation, explain
 
@@ -8,6 +10,7 @@ __version__ = "0.1.0"
 
 __all__ = [
     "Explanation",
+    "NoClosedForm",
     "cross_entropy",
     "entropy",
     "explain",

@@ -191,9 +191,7 @@ def _from_probs(ops: Any, p: Array, q: Array, axes: Any) -> Pair:
     y = ops.sum(excess, axes) / (r * total_p)
     p_absent, q_absent = p == 0.0, q == 0.0
     only_p, only_q, either = q_absent & ~p_absent, p_absent & ~q_absent, p_absent | q_absent
-    # What is negative is no probability, and makes log(q/p) and KL NaN: cheaper than to look for it in a pass of its own.
-    safe_p = ops.where((p < 0.0) | (q < 0.0), math.nan, ops.where(either, 1.0, p))
-    safe_q = ops.where(either, 1.0, q)
+    safe_p, safe_q = ops.where(either, 1.0, p), ops.where(either, 1.0, q)
     tiny, scale = _tiny(ops, p)
     p_tiny, q_tiny = safe_p < tiny, safe_q < tiny
     inverse = 1.0 / (r * ops.where(p_tiny, safe_p * scale, safe_p))
@@ -205,9 +203,10 @@ def _from_probs(ops: Any, p: Array, q: Array, axes: Any) -> Pair:
     shift = ops.where(p_tiny, math.log(scale) + p * 0.0, 0.0) - ops.where(q_tiny, math.log(scale) + q * 0.0, 0.0)
     far_ratio = (ops.log(ops.where(q_tiny, safe_q * scale, safe_q) * inverse) + shift) - ops.log1p(y)
     log_ratio = _with_absent(ops, ops.where(near, x - remainder, far_ratio), only_p, only_q, either)
-    # Where P is absent the term is q; mass that Q lacks makes the sum infinite, and a NaN anywhere makes it NaN.
+    # Where P is absent the term is q; mass that Q lacks makes the sum infinite, and a NaN anywhere makes it NaN, as does what is negative:
+    # cheaper than to look for that in a pass of its own.
     terms = ops.where(near, p * remainder, q * (1.0 / (r * (1.0 + y))) - p * (1.0 + log_ratio))
-    kl = ops.sum(ops.where(only_p, math.inf, terms), axes) / total_p
+    kl = ops.sum(ops.where((p < 0.0) | (q < 0.0), math.nan, ops.where(only_p, math.inf, terms)), axes) / total_p
     log_p = ops.where(p_absent, -math.inf, ops.log(ops.where(p_absent, 1.0, p)) - ops.log(total_p))
     p, q = p / total_p, q / total_q
     return Pair(p, q, log_p, log_ratio, centre(ops, p, log_ratio, axes), only_p, only_q, kl)

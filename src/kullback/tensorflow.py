@@ -28,7 +28,7 @@ def kl_divergence(labels: Any, predictions: Any, axis: int = -1, name: str | Non
 
     The formula of `tf.keras.losses.kl_divergence`, which clips, and in float32 loses its digits where predictions are close to labels;
     this one does not: it adds up Σ (labels · log(labels / predictions) − labels + predictions), whose terms are all ≥ 0, and
-    Σ (labels − predictions), in float64. Labels of 0 add nothing, predictions of 0 beneath other labels give inf, negative numbers NaN.
+    Σ (labels − predictions), in float64. Labels of 0 add nothing; beneath other labels, predictions of 0 give inf and negative ones NaN.
 
     Gradients reach both arguments, and are finite for finite input. Where labels are 0 they are 0. Where a prediction is 0, or so small
     that the derivative overflows, beneath a label that is not, the derivative is defined as 0: an infinite one would turn every weight

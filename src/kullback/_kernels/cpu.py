@@ -266,7 +266,7 @@ def run_gradients(
     dtype = np.float64 if spec.wide or np.float64 in (x.dtype, y.dtype) else np.float32
     shapes = [side.moved.shape for side in sides] + ([] if scale is None else [(rows, 1)])
     found = [np.empty(shape, dtype) if need else None for shape, need in zip(shapes, needs)]
-    flat = [None if out is None else out.reshape(rows, -1) for out in found]
+    flat = [None if out is None else out.reshape(rows, columns if i < 2 else 1) for i, out in enumerate(found)]
     in_rows = spec._replace(axes=(1,))
     lane = None
     if has_lanes(spec, scale) and dtype == np.float32:
@@ -311,6 +311,11 @@ def run_literal(spec: Any, x: Array, t: Array) -> Array:
     axes = spec.axes or (x.ndim - 1,) if x.ndim else ()
     batch = tuple(i for i in range(x.ndim) if i not in axes)
     sides = [_Rows(side, batch, axes) for side in (x, t)]
+    if any(side.view is None for side in sides) and len(axes) == x.ndim > 1:
+        # No single stride: rows along the longest axis, then, and a sum of their sums.
+        longest = max(range(x.ndim), key=lambda i: x.shape[i])
+        partial = run_literal(spec._replace(axes=(longest,)), x, t)
+        return np.add.reduce(partial, axis=None, keepdims=True)
     rows, columns = math.prod(x.shape[i] for i in batch), math.prod(x.shape[i] for i in axes)
     dtype = np.float64 if np.float64 in (x.dtype, t.dtype) else np.float32
     step = max(1, min(_TASK // max(1, columns), -(-rows // 4)))

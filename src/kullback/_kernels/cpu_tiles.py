@@ -230,7 +230,7 @@ def merge_logs(spec: Any, s: Array, m: Array, z: Array, c: Array, top: Array) ->
 
 # --- derivatives of KL, of float32 data ---------------------------------------------------------------------------------------------
 # d/d log p = -p (l - E[l]),  d/d log q = q - p, as they stand: in float64 the cancellation costs 1e-16/|l|, and |l| >= 1e-7 or so for
-# float32 data. NaN (q = 0 < p, and what is no distribution) is left to the general formula.
+# KL >= 1e-14. NaN (q = 0 < p, and what is no distribution) is left to the general formula.
 
 
 def log_gradients(a: Array, b: Array, scale: Array | None, needs: Any, buffer: Any) -> list[Array | None]:

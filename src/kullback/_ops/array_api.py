@@ -90,6 +90,15 @@ class Namespace:
     def to_numpy(self, x: Any) -> Any:
         return np.from_dlpack(x) if not hasattr(x, "get") else x.get()
 
+    def stack(self, arrays: Any) -> Any:
+        return self.xp.stack(arrays)
+
+    def diagonal(self, x: Any) -> Any:
+        return self.xp.linalg.diagonal(x)
+
+    def solve_lower(self, matrix: Any, x: Any) -> Any:
+        return self.xp.linalg.solve(matrix, x)
+
     def host_view(self, x: Any) -> Any:
         return None
 

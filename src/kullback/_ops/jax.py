@@ -97,6 +97,19 @@ def host_view(x: Any) -> Any:
     return None
 
 
+stack = jnp.stack
+
+
+def diagonal(x: Any) -> Any:
+    return jnp.diagonal(x, axis1=-2, axis2=-1)
+
+
+def solve_lower(matrix: Any, x: Any) -> Any:
+    batch = jnp.broadcast_shapes(matrix.shape[:-2], x.shape[:-2])
+    matrix, x = (jnp.broadcast_to(a, batch + a.shape[-2:]) for a in (matrix, x))
+    return jax.lax.linalg.triangular_solve(matrix, x, left_side=True, lower=True)
+
+
 def from_host(x: Any) -> Any:
     return jnp.asarray(x)
 

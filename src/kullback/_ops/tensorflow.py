@@ -117,6 +117,20 @@ def to_numpy(x: Any) -> Any:
     return np.asarray(x.numpy())
 
 
+stack, diagonal = tf.stack, tf.linalg.diag_part
+
+
+def solve_lower(matrix: Any, x: Any) -> Any:
+    return tf.linalg.triangular_solve(matrix, x, lower=True)
+
+
+def same_sizes(arrays: Any, axes: Any) -> Any:
+    message = "p and q have different numbers of categories: categories never broadcast"
+    checks = [tf.debugging.assert_equal(tf.shape(x)[axis], tf.shape(arrays[0])[axis], message=message) for x in arrays[1:] for axis in axes]
+    with tf.control_dependencies(checks):
+        return [tf.identity(x) for x in arrays]
+
+
 def host_view(x: Any) -> Any:
     return None
 

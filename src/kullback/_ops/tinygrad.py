@@ -127,6 +127,29 @@ def may_look(x: Any) -> bool:
     return can_look(x) and str(x.device).split(":")[0] in ("CPU", "PYTHON", "NPY", "None")
 
 
+def stack(arrays: Any) -> Any:
+    return Tensor.stack(*arrays)
+
+
+def diagonal(x: Any) -> Any:
+    size = x.shape[-1]
+    return (x * Tensor.eye(size, dtype=x.dtype)).sum(-1)
+
+
+def solve_lower(matrix: Any, x: Any) -> Any:
+    # Row by row: tinygrad has no solver.
+    size = matrix.shape[-1]
+    batch = broadcast([matrix[..., :1, :1], x[..., :1, :1]])[0].shape[:-2]
+    matrix, x = matrix.expand(*batch, size, size), x.expand(*batch, size, x.shape[-1])
+    rows: list[Any] = []
+    for i in range(size):
+        rest = x[..., i : i + 1, :]
+        for j, row in enumerate(rows):
+            rest = rest - matrix[..., i : i + 1, j : j + 1] * row
+        rows.append(rest / matrix[..., i : i + 1, i : i + 1])
+    return Tensor.cat(*rows, dim=-2)
+
+
 def host_view(x: Any) -> Any:
     return None
 

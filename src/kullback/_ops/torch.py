@@ -9,6 +9,15 @@ import torch
 
 from . import host_function
 
+try:
+    # False where a size is known only when the code runs.
+    from torch.fx.experimental.symbolic_shapes import guard_or_false
+except ImportError:  # before PyTorch 2.8
+
+    def guard_or_false(condition: Any) -> Any:
+        return condition
+
+
 name = "PyTorch"
 exact_float32 = True
 float32, float64 = torch.float32, torch.float64
@@ -106,7 +115,7 @@ def can_look(x: Any) -> bool:
     """False under torch.compile, export, vmap and other transforms, fake and meta tensors, and tracing subclasses."""
     return not (
         torch.compiler.is_compiling()
-        or torch._C._functorch.is_functorch_wrapped_tensor(x)
+        or torch._C._functorch.peek_interpreter_stack() is not None
         or type(x) not in (torch.Tensor, torch.nn.Parameter)
         or x.device.type == "meta"
         or torch.jit.is_tracing()
@@ -127,6 +136,17 @@ def host_view(x: Any) -> Any:
     if not may_look(x) or x.layout is not torch.strided or x.is_conj() or x.is_neg():
         return None
     return to_numpy(x)
+
+
+stack = torch.stack
+
+
+def diagonal(x: Any) -> Any:
+    return torch.diagonal(x, dim1=-2, dim2=-1)
+
+
+def solve_lower(matrix: Any, x: Any) -> Any:
+    return torch.linalg.solve_triangular(matrix, x, upper=False)
 
 
 def is_constant(x: Any) -> bool:
@@ -169,7 +189,7 @@ _is_exporting = getattr(torch.compiler, "is_exporting", lambda: True)  # before 
 
 def call_host(spec: Any, x: Any, y: Any, z: Any = None) -> Any:
     # Not for export: what is exported must run without this library.
-    if not torch.compiler.is_compiling() or _is_exporting() or x.device.type != "cpu" or x.numel() < _CALL_FROM:
+    if not torch.compiler.is_compiling() or _is_exporting() or x.device.type != "cpu" or not guard_or_false(x.numel() >= _CALL_FROM):
         return None
     return _on_host(x, y, z, spec.kind, spec.parameter, " ".join(spec.forms), list(spec.axes), list(spec.tolerances), spec.wide)
 

@@ -28,7 +28,7 @@ def kl_divergence(y_true: Any, y_pred: Any, from_logits: bool = False, axis: int
 
     The same formula, which does not normalise, and the same dtype. What differs from Keras:
 
-    - nothing is clipped: y_true = 0 adds nothing, y_pred = 0 < y_true gives inf, negative numbers give NaN;
+    - nothing is clipped: y_true = 0 adds nothing, y_pred = 0 < y_true gives inf, negative numbers beneath other labels give NaN;
     - it keeps its digits where y_pred is close to y_true: it is computed as Σ (y_true · log(y_true / y_pred) − y_true + y_pred), whose
       terms are all ≥ 0, plus Σ (y_true − y_pred), and summed in float64 where the backend has that;
     - half precision is computed in float32, and rounded once.

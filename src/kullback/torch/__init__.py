@@ -20,9 +20,11 @@ from torch import Tensor, nn
 from torch.overrides import handle_torch_function, has_torch_function_variadic
 
 from .._divergences import kl
+from .._forms import parse_form
 from .._literal import literal_sum, literal_terms
 from .._ops import torch as ops
 from .._patching import Patch
+from .._reduce import check_options
 
 __all__ = ["KLDivLoss", "KLLoss", "KLMetric", "install", "kl_div", "patched", "uninstall"]
 
@@ -46,6 +48,7 @@ def kl_div(
     - where target = 0 (or −inf under `log_target`) the term is 0 and so is its gradient, whatever the input: no NaN;
     - "batchmean" divides by the length of the broadcast batch, not of `input` alone.
 
+    It cannot be scripted (`torch.jit.script`, which PyTorch has deprecated); it can be compiled, exported and traced.
     `kullback.kl` and `KLLoss` are the unsurprising ones.
 
     Examples
@@ -68,8 +71,8 @@ def kl_div(
         if not isinstance(x, Tensor):
             raise TypeError(f"kl_div(): {name} must be a Tensor, not {type(x).__name__}")
         if not x.dtype.is_floating_point:
-            kind = "complex" if x.dtype.is_complex else "integers"
-            raise RuntimeError(f"kl_div(): {name} has dtype {x.dtype}, and {kind} cannot be probabilities: pass {name}.float()")
+            fix = f"probabilities are real numbers: pass {name}.real" if x.dtype.is_complex else f"pass {name}.float()"
+            raise RuntimeError(f"kl_div(): {name} has dtype {x.dtype}: {fix}")
     if size_average is not None or reduce is not None:
         reduction = torch.nn._reduction.legacy_get_string(size_average, reduce)
     elif reduction == "mean":
@@ -89,6 +92,8 @@ def kl_div(
             f"kl_div(): input has shape {tuple(input.shape)} and target {tuple(target.shape)}, which do not broadcast"
         ) from None
     dtype = _result_dtype(input, target)
+    if dtype in (torch.float16, torch.bfloat16) and torch.is_autocast_enabled(x.device.type):
+        dtype = torch.float32  # as autocast has it for PyTorch's own
     if reduction == "none":
         return ops.astype(literal_terms(ops, x, t, log_target=log_target), dtype)
     if x.dim() == 0:
@@ -170,6 +175,10 @@ class KLLoss(nn.Module):  # type: ignore[misc]
         check: bool | None = None,
     ) -> None:
         super().__init__()
+        check_options(reduction, False, base)
+        parse_form(form, 2)
+        if scale_t2 and isinstance(temperature, Tensor) and temperature.dim() > 0:
+            raise ValueError("scale_t2 needs one temperature: multiply reduction='none' by your temperatures squared")
         if direction not in ("forward", "reverse"):
             raise ValueError(f"direction is {direction!r}: it must be 'forward', KL(teacher‖student), or 'reverse', KL(student‖teacher)")
         self.form = form if isinstance(form, str) else tuple(form)
@@ -201,8 +210,8 @@ def patched() -> Any:
     """`with kullback.torch.patched():` makes `torch.nn.functional.kl_div` ours, and with it every `nn.KLDivLoss`, existing ones included.
 
     For the whole process, until the last such block is left, by an exception or not, on whichever thread. `install()` does it for good,
-    `uninstall()` undoes that. Out of reach: `kl_div` that was imported by name before, `torch.kl_div`, and graphs already exported
-    or scripted.
+    `uninstall()` undoes that. Out of reach: `kl_div` that was imported by name before, `torch.kl_div`, graphs already exported
+    or scripted; and inside the block `torch.jit.script` does not take what calls it.
 
     Examples
     --------

@@ -26,6 +26,13 @@ class _PlainMetric(nn.Module):  # type: ignore[misc]
         self._defaults[name] = default
         self.register_buffer(name, default.clone(), persistent=False)
 
+    def _apply(self, fn: Any, recurse: bool = True) -> Any:
+        # Moved with the model, but not cast with it: sums in half precision would overflow.
+        for name in self._defaults:
+            state = getattr(self, name)
+            setattr(self, name, state.to(fn(state).device))
+        return self
+
     def reset(self) -> None:
         for name, default in self._defaults.items():
             getattr(self, name).copy_(default)

@@ -1,0 +1,85 @@
+"""KL(P‖Q) of two distribution objects: read into records, looked up, and evaluated."""
+
+from __future__ import annotations
+
+import dataclasses
+import math
+from typing import Any
+
+import numpy as np
+
+from .._forms import float_arrays
+from .._ops import Array, common_ops
+from .._ops import numpy as numpy_ops
+from . import continuous, discrete, multivariate  # noqa: F401  they register their closed forms
+from .adapters import name_of, read
+from .families import Independent, Record
+from .registry import Found, families_with, find
+
+
+class NoClosedForm(NotImplementedError):
+    """There is no closed form for this pair of distributions."""
+
+
+def _no_closed_form(p: Any, q: Any, first: Record, second: Record) -> NoClosedForm:
+    after, before = families_with(type(first))[0], families_with(type(second))[1]
+    parts = [f"KL({name_of(p)}‖{name_of(q)}) has no closed form here"]
+    parts += [f"from {name_of(p)} there is one to {', '.join(after)}"] if after else []
+    parts += [f"to {name_of(q)} from {', '.join(before)}"] if before else []
+    return NoClosedForm("; ".join(parts))
+
+
+def object_kl(p: Any, q: Any) -> Array:
+    """One value per batch element."""
+    first, second = read(p), read(q)
+    if isinstance(first, Independent) or isinstance(second, Independent):
+        return _independent(p, q, first, second)
+    found = find(first, second)
+    if found is None:
+        raise _no_closed_form(p, q, first, second)
+    return _evaluate(found)
+
+
+def _independent(p: Any, q: Any, first: Record, second: Record) -> Array:
+    """Axes of the batch that belong to one event: their divergences add up."""
+    ranks = [x.reinterpreted if isinstance(x, Independent) else 0 for x in (first, second)]
+    bases = [x.base if isinstance(x, Independent) else x for x in (first, second)]
+    if ranks[0] != ranks[1]:
+        raise ValueError(f"{name_of(p)} has {ranks[0]} batch axes made part of an event and {name_of(q)} {ranks[1]}: they must be as many")
+    value = object_kl(*bases)
+    ops = common_ops([("p", value)])
+    axes = tuple(range(len(value.shape) - ranks[0], len(value.shape)))
+    return ops.squeeze(ops.sum(value, axes), axes) if axes else value
+
+
+def _evaluate(found: Found) -> Array:
+    named = [(f"{side}.{name}", x) for side, record in (("p", found.p), ("q", found.q)) for name, x in record.parameters().items()]
+    ops = common_ops(named)
+    arrays = float_arrays(ops, named)
+    wide = any(x.dtype == ops.float64 for x in arrays)
+    inside = ops.widest(arrays[0])
+    arrays = [ops.astype(x, inside) for x in arrays]
+    sides, start = [], 0
+    for record in (found.p, found.q):
+        names = list(record.parameters())
+        sides.append(dataclasses.replace(record, **dict(zip(names, arrays[start : start + len(names)]))))
+        start += len(names)
+    if ops is not numpy_ops:
+        return _finish(ops, found.function(ops, *sides), sides, wide)
+    with np.errstate(all="ignore"):
+        return _finish(ops, found.function(ops, *sides), sides, wide)[()]  # a NumPy number, not an array without axes
+
+
+def _finish(ops: Any, value: Array, sides: list[Any], wide: bool) -> Array:
+    """NaN where a parameter is invalid, in the dtype of the result."""
+    valid: Any = None
+    for side in sides:
+        for name in side.positive:
+            x = getattr(side, name)
+            rank = side.parameter_ndims.get(name, 0)
+            least = ops.min(x, tuple(range(len(x.shape) - rank, len(x.shape)))) if rank else x
+            good = (ops.squeeze(least, tuple(range(len(x.shape) - rank, len(x.shape)))) if rank else least) > 0.0
+            valid = good if valid is None else valid & good
+    if valid is not None:
+        value = ops.where(valid, value, math.nan)
+    return ops.astype(value, ops.float64 if wide else ops.float32)
