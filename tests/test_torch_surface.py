@@ -459,6 +459,10 @@ print(metric.compute().item())
 metric.reset()
 metric.update(p[1:], q[1:])
 print(metric.compute().item())
+metric.half()
+for _ in range(2):
+    metric.update(p[1:], q[1:], weights=torch.tensor([1e5]))
+print(metric.compute().item())
 """
     )
     found = [float(x) for x in _run(code).split()]
