@@ -212,6 +212,14 @@ def test_batch_shapes_that_torch_gets_wrong():
     assert kb.kl(td.Poisson(torch.tensor(0.0)), td.Poisson(torch.tensor(1.0))).item() == 1.0
 
 
+def test_the_example_of_the_readme():
+    p, q = td.Gamma(torch.tensor(1e4), torch.tensor(1.0)), td.Gamma(torch.tensor(1.001e4), torch.tensor(1.001))
+    parameters = [[d.concentration.item(), d.rate.item()] for d in (p, q)]
+    truth = float(densities.textbook("Gamma", *parameters))
+    assert kb.kl(p, q).item() == pytest.approx(truth, rel=1e-6)
+    assert td.kl_divergence(p, q).item() > 1000 * truth
+
+
 def test_unknown_objects():
     with pytest.raises(TypeError, match="StudentT is not a family kullback knows"):
         kb.kl(td.StudentT(3.0), td.StudentT(4.0))
