@@ -121,8 +121,8 @@ def test_backward_of_an_empty_batch(form):
     assert x.grad.shape == (0, 5)
 
 
-def test_sizes_known_only_when_compiled_code_runs(monkeypatch):
-    monkeypatch.setattr(torch._dynamo.config, "capture_dynamic_output_shape_ops", True)
+@torch._dynamo.config.patch(capture_dynamic_output_shape_ops=True)
+def test_sizes_known_only_when_compiled_code_runs():
     a, b, chosen = torch.randn(4, 6), torch.randn(4, 6), torch.tensor([True, False, True, True])
     compiled = torch.compile(lambda a, b, m: kb.kl(a[m], b[m], form="logits").sum(), fullgraph=True)
     p, q = a[chosen].log_softmax(-1), b[chosen].log_softmax(-1)
