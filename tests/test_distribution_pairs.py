@@ -189,6 +189,33 @@ def test_invalid_parameters_give_nan():
     assert np.isnan(kb.kl(distributions.Normal(0.0, np.array([1.0, -1.0])), distributions.Normal(0.0, 1.0))).tolist() == [False, True]
 
 
+def test_what_is_no_parameter_gives_nan():
+    make = lambda name, *p: getattr(distributions, name)(*map(np.float64, p))  # noqa: E731
+    for good, bad in (
+        (("Bernoulli", 0.5), ("Bernoulli", 1.5)), (("Geometric", 0.5), ("Geometric", -0.1)), (("Poisson", 1), ("Poisson", -1)),
+        (("Uniform", 0, 1), ("Uniform", 1, 0)), (("Binomial", 3, 0.5), ("Binomial", 3, 1.2)), (("Gamma", 1, 1), ("Gamma", -1, 1)),
+    ):  # fmt: skip
+        assert np.isnan(kb.kl(make(*good), make(*bad))), bad
+        assert np.isnan(kb.kl(make(*bad), make(*good))), bad
+    assert np.isnan(kb.kl(distributions.Dirichlet([1.0, -1.0]), distributions.Dirichlet([1.0, 1.0])))
+
+
+def test_events_do_not_broadcast():
+    with pytest.raises(ValueError, match=r"p has concentration \(1,\), and q concentration \(3,\)"):
+        kb.kl(distributions.Dirichlet([1.0]), distributions.Dirichlet([1.0, 2.0, 3.0]))
+    with pytest.raises(ValueError, match="events have different shapes"):
+        kb.kl(distributions.MultivariateNormal([0.0], [[1.0]]), distributions.MultivariateNormal([0.0, 0.0], np.eye(2)))
+
+
+def test_lists_and_mixed_bernoullis():
+    assert kb.kl(distributions.Chi2([2.0, 3.0]), distributions.Gamma([1.0, 1.5], 0.5)).tolist() == [0.0, 0.0]
+    p, a = 0.3, 0.4
+    truth = densities.textbook("Bernoulli", [p], [1 / (1 + math.exp(-a))])
+    assert _relative(kb.kl(distributions.Bernoulli(p), distributions.BernoulliLogits(a)), truth) <= 1e-14
+    truth = densities.textbook("Bernoulli", [1 / (1 + math.exp(-a))], [p])
+    assert _relative(kb.kl(distributions.BernoulliLogits(a), distributions.Bernoulli(p)), truth) <= 1e-14
+
+
 def test_gradients_reach_every_parameter():
     for name, p in BASE.items():
         family = getattr(distributions, name)

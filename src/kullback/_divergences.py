@@ -62,10 +62,12 @@ def kl(
 
     Parameters
     ----------
-    p, q : array_like, or mappings or pandas Series
+    p, q : array_like, or mappings or pandas Series, or distribution objects
         Arrays of NumPy, PyTorch, JAX, TensorFlow, tinygrad or any `__array_namespace__`; the result is of the same kind, on the
         same device, differentiable and compilable there. NumPy arrays, lists and numbers join the other argument's framework.
         Batch axes broadcast, categories do not. Mappings and Series are aligned by label; a missing label has probability 0.
+        Objects of torch.distributions, TFP, numpyro, distrax and SciPy, and `kullback.distributions`, take `reduction` and `base` only;
+        a pair without a closed form raises `NoClosedForm`.
     form : {"probs", "log_probs", "logits", "counts"} or a pair of these
         What the numbers are, for both or for p and q in turn. Nothing is guessed.
     axis : int or tuple of int

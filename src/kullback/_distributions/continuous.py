@@ -156,8 +156,11 @@ def _uniform(ops: Any, p: Any, q: Any) -> Array:
     # log of the ratio of the widths, whose difference is accurate where the ends are close.
     inside = (p.low >= q.low) & (p.high <= q.high)
     width = p.high - p.low
+    inside = inside & (width > 0.0)
+    proper = (width > 0.0) & (q.high > q.low)
     excess = (q.high - p.high) + (p.low - q.low)
-    return ops.where(inside, ops.log1p(ops.where(inside, excess, 0.0) / width), math.inf)
+    value = ops.where(inside, ops.log1p(ops.where(inside, excess, 0.0) / ops.where(inside, width, 1.0)), math.inf)
+    return ops.where(proper, value, math.nan)
 
 
 def dirichlet_kl(ops: Any, alpha: Array, beta: Array) -> Array:

@@ -10,6 +10,8 @@ from collections.abc import Iterator
 from dataclasses import dataclass, field, fields
 from typing import Any, ClassVar
 
+import numpy as np
+
 Array = Any
 
 
@@ -17,8 +19,11 @@ Array = Any
 class Record:
     """A distribution given by its parameters."""
 
-    # Parameters that must be positive; how many trailing axes of each parameter belong to one event; and of the event itself.
+    # Parameters that must be positive, at least 0, between 0 and 1.
+    # How many trailing axes of each parameter belong to one event; and of the event itself.
     positive: ClassVar[tuple[str, ...]] = ()
+    non_negative: ClassVar[tuple[str, ...]] = ()
+    unit: ClassVar[tuple[str, ...]] = ()
     parameter_ndims: ClassVar[dict[str, int]] = {}
     event_ndim: ClassVar[int] = 0
 
@@ -127,7 +132,7 @@ class Chi2(Record):
     positive = ("df",)
 
     def same_law(self) -> Iterator[Record]:
-        yield Gamma(0.5 * self.df, 0.5)
+        yield Gamma(0.5 * (self.df if hasattr(self.df, "shape") else np.asarray(self.df)), 0.5)
 
 
 @dataclass(frozen=True, eq=False)
@@ -210,6 +215,7 @@ class Bernoulli(Record):
     """1 with probability `probs`, else 0."""
 
     probs: Array
+    unit = ("probs",)
 
 
 @dataclass(frozen=True, eq=False)
@@ -221,10 +227,12 @@ class BernoulliLogits(Record):
 
 @dataclass(frozen=True, eq=False)
 class Binomial(Record):
-    """Number of successes in `total_count` trials."""
+    """Number of successes in `total_count` trials. KL is NaN where Q has more trials than P: no closed form."""
 
     total_count: Array
     probs: Array
+    non_negative = ("total_count",)
+    unit = ("probs",)
 
 
 @dataclass(frozen=True, eq=False)
@@ -232,14 +240,16 @@ class Geometric(Record):
     """Number of failures before the first success."""
 
     probs: Array
+    unit = ("probs",)
 
 
 @dataclass(frozen=True, eq=False)
 class NegativeBinomial(Record):
-    """Number of successes, each of probability `probs`, before `total_count` failures."""
+    """Number of successes, each of probability `probs`, before `total_count` failures. KL is NaN for unequal counts: no closed form."""
 
     total_count: Array
     probs: Array
+    unit = ("probs",)
     positive = ("total_count",)
 
 
@@ -248,6 +258,7 @@ class Poisson(Record):
     """Mean `rate`, which may be 0."""
 
     rate: Array
+    non_negative = ("rate",)
 
 
 # --- simplices --------------------------------------------------------------------------------------------------------------------------

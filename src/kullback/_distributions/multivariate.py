@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from .._divergences import kl
-from .families import BernoulliLogits, Categorical, MultivariateNormal
+from .families import Bernoulli, BernoulliLogits, Categorical, MultivariateNormal
 from .registry import closed_form
 from .special import gap
 
@@ -21,6 +21,21 @@ def _categorical(ops: Any, p: Any, q: Any) -> Array:
 def _bernoulli_logits(ops: Any, p: Any, q: Any) -> Array:
     zero = (p.logits + q.logits) * 0.0
     return kl(*(ops.stack([x + zero, zero]) for x in (p.logits, q.logits)), form="logits", axis=0)
+
+
+def _both(ops: Any, x: Any, zero: Array) -> tuple[Array, str]:
+    """The two categories of a Bernoulli distribution, and their form."""
+    if isinstance(x, BernoulliLogits):
+        return ops.stack([x.logits + zero, zero]), "logits"
+    return ops.stack([x.probs + zero, 1.0 - x.probs + zero]), "probs"
+
+
+@closed_form(Bernoulli, BernoulliLogits)
+@closed_form(BernoulliLogits, Bernoulli)
+def _bernoulli_mixed(ops: Any, p: Any, q: Any) -> Array:
+    zero = (next(iter(p.parameters().values())) + next(iter(q.parameters().values()))) * 0.0
+    (x, x_form), (y, y_form) = _both(ops, p, zero), _both(ops, q, zero)
+    return kl(x, y, form=(x_form, y_form), axis=0, check=False)
 
 
 @closed_form(MultivariateNormal, MultivariateNormal)

@@ -64,21 +64,31 @@ def _evaluate(found: Found) -> Array:
         names = list(record.parameters())
         sides.append(dataclasses.replace(record, **dict(zip(names, arrays[start : start + len(names)]))))
         start += len(names)
+    _same_events(*sides)
     if ops is not numpy_ops:
         return _finish(ops, found.function(ops, *sides), sides, wide)
     with np.errstate(all="ignore"):
         return _finish(ops, found.function(ops, *sides), sides, wide)[()]  # a NumPy number, not an array without axes
 
 
+def _same_events(p: Any, q: Any) -> None:
+    """Batches broadcast, events do not."""
+    sizes = [{name: tuple(getattr(x, name).shape[-rank:]) for name, rank in x.parameter_ndims.items()} for x in (p, q)]
+    if type(p) is type(q) and sizes[0] != sizes[1]:
+        listed = [", ".join(f"{name} {shape}" for name, shape in side.items()) for side in sizes]
+        raise ValueError(f"events have different shapes: p has {listed[0]}, and q {listed[1]}; batches broadcast, events do not")
+
+
 def _finish(ops: Any, value: Array, sides: list[Any], wide: bool) -> Array:
     """NaN where a parameter is invalid, in the dtype of the result."""
     valid: Any = None
     for side in sides:
-        for name in side.positive:
+        for name in (*side.positive, *side.non_negative, *side.unit):
             x = getattr(side, name)
-            rank = side.parameter_ndims.get(name, 0)
-            least = ops.min(x, tuple(range(len(x.shape) - rank, len(x.shape)))) if rank else x
-            good = (ops.squeeze(least, tuple(range(len(x.shape) - rank, len(x.shape)))) if rank else least) > 0.0
+            good = x > 0.0 if name in side.positive else x >= 0.0
+            good = good & (x <= 1.0) if name in side.unit else good
+            axes = tuple(range(len(x.shape) - side.parameter_ndims.get(name, 0), len(x.shape)))
+            good = ops.squeeze(ops.min(ops.where(good, 1.0 + x * 0.0, 0.0), axes), axes) > 0.0 if axes else good
             valid = good if valid is None else valid & good
     if valid is not None:
         value = ops.where(valid, value, math.nan)
