@@ -21,8 +21,8 @@ ROOT = Path(__file__).resolve().parents[1]
 # From the top down: a module may import from those above it, and from its own package.
 LAYERS = [
     "_ops", "_kernels", "_pairs", "_calculus", "_forms", "_checks", "_reduce", "_divergences", "_entropies", "_literal", "_patching",
-    "_distributions", "_dispatch", "distributions",
-    "torch", "jax", "tensorflow", "keras", "tinygrad", "_report", "_explain", "_read", "_cli", "__main__",
+    "_distributions", "estimators", "_dispatch", "distributions", "losses",
+    "torch", "jax", "tensorflow", "keras", "tinygrad", "_report", "_explain", "_read", "_compare", "_lint", "_cli", "__main__",
 ]  # fmt: skip
 # The modules with other libraries' names: each may import what it is named after, and none may import another.
 SURFACES = {

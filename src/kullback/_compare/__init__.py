@@ -1,0 +1,1 @@
+"""Files, tables and logits dumps → a record of how far apart they are."""

@@ -1,0 +1,1 @@
+"""KL where there is no formula: Monte Carlo, policies, samples. Each answer says how wrong it may be."""
