@@ -16,6 +16,8 @@ check: .venv/ready
 .venv/ready: requirements-test.txt
 	$(PYTHON) -m venv .venv
 	$(BIN)/python -m pip install --quiet --disable-pip-version-check -r requirements-test.txt
+	# Apart from the rest: TensorFlow and Triton in one process end it, since each brings its own LLVM.
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check --no-deps --target .venv/triton triton==3.9.0
 	touch $@
 
 benchmarks: check

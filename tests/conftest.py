@@ -7,6 +7,9 @@ import pytest
 
 from frameworks import ALL
 
+# They need a GPU, or Triton's interpreter: test_kl_loss.py runs them in that.
+collect_ignore = ["gpu"]
+
 
 @pytest.fixture(params=ALL, ids=repr)
 def framework(request):

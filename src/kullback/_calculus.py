@@ -108,6 +108,20 @@ def _js_gradients(ops: Any, pr: Pair, axes: Any, w: float) -> tuple[Array, Array
     return -(1.0 - w) * pr.p * (m_over_p + kl_p), -w * pr.q * (m_over_q + kl_q)
 
 
+# Skewed KL, the same M: KL(P‖M). With r = p/m: d/dp = log r - (1-w)(r - 1) and d/dq = -w (r - 1), up to constants.
+
+
+def _skew(ops: Any, pr: Pair, axes: Any, w: float) -> Array:
+    m, m_over_p, _ = _mixture(ops, pr, w)
+    return ops.sum(bregman(ops, pr.p, m, m_over_p), axes)
+
+
+def _skew_gradients(ops: Any, pr: Pair, axes: Any, w: float) -> tuple[Array, Array]:
+    _, m_over_p, _ = _mixture(ops, pr, w)
+    ratio = expm1(ops, -m_over_p)
+    return pr.p * centre(ops, pr.p, -m_over_p - (1.0 - w) * ratio, axes), -w * pr.q * centre(ops, pr.q, ratio, axes)
+
+
 # Rényi of order a: log(sum p^a q^(1-a)) / (a - 1). With g = 1 - a, l = log(q/p) and sum (q - p) = 0,
 # sum p^a q^g = 1 + sum [p phi(g l) - g p phi(l)], second order term by term. For a < 1/2 use a/(1-a) times that of order 1-a, reversed.
 
@@ -193,6 +207,7 @@ KINDS = {
     "kl": Kind(_kl, _kl_gradients, lambda _: (0.0, 1.0, -math.inf)),
     "jeffreys": Kind(_jeffreys, _jeffreys_gradients, lambda _: (0.0, 0.0, -math.inf)),
     "js": Kind(_js, _js_gradients, lambda _: (0.0, 0.0, 0.0)),
+    "skew": Kind(_skew, _skew_gradients, lambda _: (0.0, 0.0, 0.0)),
     "renyi": Kind(_renyi, _renyi_gradients, _renyi_at_zero),
 }
 
@@ -207,7 +222,21 @@ def evaluate(ops: Any, spec: Spec, x: Array, y: Array, scale: Array | None = Non
         value = ops.call_host(spec, *arrays)
         if value is not None:
             return value
+    if _has_kernel(ops, spec, *arrays):
+        from ._kernels import rows_triton
+
+        return rows_triton.kl(*arrays)
     return _evaluate(ops, spec, *arrays)
+
+
+def _has_kernel(ops: Any, spec: Spec, x: Array, y: Array, scale: Array | None = None) -> bool:
+    return (
+        ops.has_row_kernels is not None
+        and spec.kind == "kl"
+        and spec.forms == ("logits", "logits")
+        and spec.axes == (len(x.shape) - 1,)
+        and ops.has_row_kernels(x, y, scale)
+    )
 
 
 @on_host
@@ -236,6 +265,11 @@ def gradients(ops: Any, spec: Spec, x: Array, y: Array, scale: Array | None = No
     if not any(view is None for view in views) and all(map(ops.is_constant, arrays)):
         found = cpu.run_gradients(_gradients, numpy_ops, spec, needs, *views)
         return tuple(None if slope is None else ops.from_host(slope) for slope in found)
+    learns_scale = scale is not None and needs[2]
+    if not learns_scale and _has_kernel(ops, spec, *arrays) and all(map(ops.is_constant, arrays)):
+        from ._kernels import rows_triton
+
+        return rows_triton.kl_gradients(x, y, scale, needs)
     return _gradients(ops, spec, x, y, scale, needs)
 
 

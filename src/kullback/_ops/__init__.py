@@ -32,6 +32,8 @@ class Ops(Protocol):
         v broadcast to the shape of x with `axes` of size 1.
     stack(arrays), diagonal(x), solve_lower(L, x)
         Along a new first axis; of the last two axes; L⁻¹ x for lower triangular matrices, batches broadcast.
+    pad_last(x, count, value)
+        `count` more along the last axis.
     high(x)
         x with the lower half of its significand cleared: products of two such numbers are exact.
     barrier(x)
@@ -45,6 +47,8 @@ class Ops(Protocol):
     call_host(spec, *arrays)
         While code is being compiled for this CPU: a call, when that code runs, of the function registered with `on_host`. None elsewhere;
         the attribute is None where the framework has no such thing.
+    has_row_kernels(*arrays)
+        Do the GPU's kernels over rows of logits take these as they are? None where the framework has none.
     """
 
     name: str
@@ -56,6 +60,7 @@ class Ops(Protocol):
     log1p: Callable[[Array], Array]
     isnan: Callable[[Array], Array]
     call_host: Callable[..., Array | None] | None
+    has_row_kernels: Callable[..., bool] | None
 
     def where(self, condition: Array, x: Array, y: Array) -> Array: ...
     def sum(self, x: Array, axes: Axes) -> Array: ...
@@ -70,6 +75,7 @@ class Ops(Protocol):
     def stack(self, arrays: Sequence[Array]) -> Array: ...
     def diagonal(self, x: Array) -> Array: ...
     def solve_lower(self, matrix: Array, x: Array) -> Array: ...
+    def pad_last(self, x: Array, count: int, value: float) -> Array: ...
     def rows_like(self, v: Array, x: Array, axes: Axes) -> Array: ...
     def astype(self, x: Array, dtype: Any) -> Array: ...
     def asarray(self, x: Any, like: Array | None) -> Array: ...

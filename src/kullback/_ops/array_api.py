@@ -13,6 +13,7 @@ class Namespace:
 
     exact_float32 = True
     call_host = None
+    has_row_kernels = None
 
     def __init__(self, xp: Any) -> None:
         self.xp = xp
@@ -95,6 +96,9 @@ class Namespace:
 
     def diagonal(self, x: Any) -> Any:
         return self.xp.linalg.diagonal(x)
+
+    def pad_last(self, x: Any, count: int, value: float) -> Any:
+        return self.xp.concat([x, self.xp.full((*x.shape[:-1], count), value, dtype=x.dtype, device=x.device)], axis=-1)
 
     def solve_lower(self, matrix: Any, x: Any) -> Any:
         return self.xp.linalg.solve(matrix, x)

@@ -18,6 +18,7 @@ total, mean, length, squeeze, expand = jnp.sum, jnp.mean, len, jnp.squeeze, jnp.
 stop_gradient, to_numpy = jax.lax.stop_gradient, np.asarray
 
 call_host = None
+has_row_kernels = None
 _this = sys.modules[__name__]
 
 
@@ -131,3 +132,7 @@ def _op_jvp(evaluate: Any, gradients: Any, spec: Any, arrays: Any, tangents: Any
 
 def apply(evaluate: Any, gradients: Any, spec: Any, *arrays: Any) -> Any:
     return _op(evaluate, gradients, spec, *arrays)
+
+
+def pad_last(x: Any, count: int, value: float) -> Any:
+    return jnp.pad(x, [(0, 0)] * (x.ndim - 1) + [(0, count)], constant_values=value)

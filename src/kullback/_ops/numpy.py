@@ -15,6 +15,7 @@ expand, total, length = np.expand_dims, np.sum, len
 to_numpy = np.asarray
 
 call_host = None
+has_row_kernels = None
 _this = sys.modules[__name__]
 
 
@@ -132,3 +133,7 @@ def apply(evaluate: Any, gradients: Any, spec: Any, *arrays: Any) -> Any:
     # Branches not taken may divide by zero; what is wrong with the caller's numbers is said elsewhere.
     with np.errstate(all="ignore"):
         return evaluate(_this, spec, *arrays)
+
+
+def pad_last(x: Any, count: int, value: float) -> Any:
+    return np.concatenate([x, np.full((*x.shape[:-1], count), value, x.dtype)], -1)

@@ -16,6 +16,7 @@ total, mean, squeeze = tf.reduce_sum, tf.reduce_mean, tf.squeeze
 stop_gradient, astype, from_host = tf.stop_gradient, tf.cast, tf.convert_to_tensor
 
 call_host = None
+has_row_kernels = None
 _this = sys.modules[__name__]
 
 
@@ -145,3 +146,8 @@ def apply(evaluate: Any, gradients: Any, spec: Any, *arrays: Any) -> Any:
         return evaluate(_this, spec, *arrays), backward
 
     return op(*arrays)
+
+
+def pad_last(x: Any, count: int, value: float) -> Any:
+    x = tf.convert_to_tensor(x)
+    return tf.pad(x, [(0, 0)] * (len(x.shape) - 1) + [(0, count)], constant_values=tf.cast(value, x.dtype))

@@ -21,6 +21,7 @@ exp, log, isnan, total, mean = Tensor.exp, Tensor.log, Tensor.isnan, Tensor.sum,
 stop_gradient, barrier, to_numpy = Tensor.detach, Tensor.contiguous, Tensor.numpy
 
 call_host = None
+has_row_kernels = None
 _this = sys.modules[__name__]
 
 
@@ -173,3 +174,7 @@ def apply(evaluate: Any, gradients: Any, spec: Any, *arrays: Any) -> Any:
         return tuple(found[u].uop for u in distinct)
 
     return function(lambda *xs: evaluate(_this, spec, *xs), grad_fxn=backward)(*arrays)
+
+
+def pad_last(x: Any, count: int, value: float) -> Any:
+    return x.pad(((0, 0),) * (x.ndim - 1) + ((0, count),), value=value)

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import importlib.util
+import os
 import sys
 from typing import Any
 
@@ -194,6 +196,20 @@ def call_host(spec: Any, x: Any, y: Any, z: Any = None) -> Any:
     return _on_host(x, y, z, spec.kind, spec.parameter, " ".join(spec.forms), list(spec.axes), list(spec.tolerances), spec.wide)
 
 
+_ROW_DTYPES = (torch.float16, torch.bfloat16, torch.float32)
+_TRITON = importlib.util.find_spec("triton") is not None
+# Triton's interpreter, for tests without a GPU: kernels then run on CPU tensors.
+_INTERPRETED = os.environ.get("TRITON_INTERPRET") == "1"
+
+
+def has_row_kernels(*arrays: Any) -> bool:
+    # After TensorFlow, importing Triton ends the process: each brings its own LLVM.
+    loadable = _TRITON and ("triton" in sys.modules or "tensorflow" not in sys.modules)
+    return loadable and all(
+        x is None or (can_look(x) and (x.is_cuda or _INTERPRETED) and x.dtype in _ROW_DTYPES and x.numel() > 0) for x in arrays
+    )
+
+
 class _Op(torch.autograd.Function):  # type: ignore[misc]
     # What torch.compile takes: without `jvp`, and without *args in `forward`.
     generate_vmap_rule = True
@@ -249,3 +265,7 @@ def apply(evaluate: Any, gradients: Any, spec: Any, x: Any, y: Any = None, z: An
             "forward mode inside forward mode (jvp of jvp, jacfwd of jacfwd) is not right in PyTorch: use torch.func.hessian"
         )
     return _OpWithForwardMode.apply(evaluate, gradients, spec, x, y, z)
+
+
+def pad_last(x: Any, count: int, value: float) -> Any:
+    return torch.nn.functional.pad(x, (0, count), value=value)

@@ -1,0 +1,416 @@
+"""Divergences of the rows of two logits arrays in Triton: read twice, nothing of their size written but gradients.
+
+One program a row. The first pass finds both normalisers, the second the divergence (and the gradient, where it needs no more than those).
+Another kernel, one program a tile, writes gradients from the rows' statistics. Arithmetic is float32, in the cancellation-free form of
+`_calculus`, to which double precision and second derivatives are left. TRITON_INTERPRET=1 runs it without a GPU.
+"""
+
+from __future__ import annotations
+
+import os
+from typing import Any
+
+import torch
+import triton
+import triton.language as tl
+
+INTERPRETED = os.environ.get("TRITON_INTERPRET") == "1"
+KINDS = {"kl": 0, "js": 1, "skew": 2}
+DTYPES = (torch.float16, torch.bfloat16, torch.float32)
+
+LOG2E = tl.constexpr(1.4426950408889634)
+LN2 = tl.constexpr(0.6931471805599453)
+INF = tl.constexpr(float("inf"))
+
+
+@triton.jit
+def _phi_over_square(v):
+    # (eᵛ − 1 − v)/v² for |v| < 1/4, to 1.4e-6 of itself.
+    return 0.49999932 + v * (0.16666696 + v * (0.0417535 + v * 0.00833746))
+
+
+@triton.jit
+def _expm1(v):
+    near = tl.abs(v) < 0.25
+    x = tl.where(near, v, 0.0)
+    return tl.where(near, x + x * x * _phi_over_square(x), tl.exp2(v * LOG2E) - 1.0)
+
+
+@triton.jit
+def _log1p(y):
+    u = 1.0 + y
+    exact = u == 1.0
+    return tl.where(exact, y, tl.log(u) * (y / tl.where(exact, 1.0, u - 1.0)))
+
+
+@triton.jit
+def _bregman(p, q, v):
+    # p φ(v) for v = log(q/p): q − p − p v far from 0, where it does not cancel; p·0 where p is absent.
+    near = tl.abs(v) < 0.25
+    x = tl.where(near, v, 0.0)
+    return tl.where(near, p * (x * x) * _phi_over_square(x), (q - p) - tl.where(p > 0.0, p * v, 0.0))
+
+
+@triton.jit
+def _difference(p, q, v):
+    # q − p
+    near = tl.abs(v) < 0.25
+    x = tl.where(near, v, 0.0)
+    return tl.where(near, p * (x + x * x * _phi_over_square(x)), q - p)
+
+
+@triton.jit
+def _mixture(p, q, v, w):
+    # M = (1 − w) P + w Q: m, log(m/p), log(m/q). Beyond |v| = 80 nothing changes in float32.
+    v = tl.minimum(tl.maximum(v, -80.0), 80.0)
+    less = v < 0.0
+    from_p = _log1p(w * _expm1(tl.where(less, v, 0.0)))
+    from_q = _log1p((1.0 - w) * _expm1(tl.where(less, 0.0, -v)))
+    return (1.0 - w) * p + w * q, tl.where(less, from_p, v + from_q), tl.where(less, from_p - v, from_q)
+
+
+@triton.jit
+def _two_diff(x, y):
+    # x − y and its rounding error; 0 for x = −inf.
+    d = x - y
+    back = d - x
+    return d, tl.where(d == -INF, 0.0, (x - (d - back)) - (y + back))
+
+
+@triton.jit
+def _log_ratio(a, b, top_a, top_b, scale, r, EXACT: tl.constexpr):
+    # log(q/p), from logits relative to their largest: a constant added to one side must cancel before it rounds anything. Differences of
+    # half-precision numbers are exact; those of float32 carry their rounding error.
+    if EXACT:
+        v = ((b - top_b) - (a - top_a)) * scale - r
+    else:
+        below_a, error_a = _two_diff(a, top_a)
+        below_b, error_b = _two_diff(b, top_b)
+        d, error = _two_diff(below_b, below_a)
+        v = (d * scale - r) + (error + (error_b - error_a)) * scale
+    # Where p is absent any large number does; both absent would be NaN.
+    return tl.where(a == -INF, 80.0, v)
+
+
+@triton.jit
+def _load(pointer, row, columns, VALID, stride_row, stride_column):
+    offsets = row.to(tl.int64) * stride_row + columns.to(tl.int64) * stride_column
+    return tl.load(pointer + offsets, mask=columns < VALID, other=-INF).to(tl.float32)
+
+
+@triton.jit
+def _normalisers(x, row, V, VALID, stride_row, stride_column, scale, BLOCK: tl.constexpr):
+    # The largest, and the sum of exponentials relative to it, per lane first and across lanes once.
+    unit = scale * LOG2E
+    top = tl.full([BLOCK], -INF, tl.float32)
+    total = tl.zeros([BLOCK], tl.float32)
+    for start in range(0, V, BLOCK):
+        a = _load(x, row, start + tl.arange(0, BLOCK), VALID, stride_row, stride_column)
+        new = tl.maximum(top, a)
+        pivot = tl.where(new == -INF, 0.0, new)
+        total = total * tl.exp2((top - pivot) * unit) + tl.exp2((a - pivot) * unit)
+        top = new
+    largest = tl.max(top, 0)
+    pivot = tl.where(largest == -INF, 0.0, largest)
+    # NaN must not be lost in a maximum: it is in the total.
+    return largest, tl.sum(total * tl.exp2((top - pivot) * unit), 0)
+
+
+@triton.jit
+def values_kernel(
+    x, y, out, stats, gradient, upstream,
+    V, VALID_X, VALID_Y, x_row, x_column, y_row, y_column, g_row, scales, scale_row, w,
+    KIND: tl.constexpr, EXACT: tl.constexpr, GRADIENT: tl.constexpr, BLOCK: tl.constexpr,
+):  # fmt: skip
+    """KL(P‖Q), JS or KL(P‖M) of a row; with GRADIENT, upstream·(q − p) to Q's logits on the way (KL only)."""
+    row = tl.program_id(0)
+    scale = tl.load(scales + row * scale_row)
+    top_a, sum_a = _normalisers(x, row, V, VALID_X, x_row, x_column, scale, BLOCK)
+    top_b, sum_b = _normalisers(y, row, V, VALID_Y, y_row, y_column, scale, BLOCK)
+    r = tl.log(sum_b / sum_a)
+    log_a = tl.log2(sum_a)
+    log_b = tl.log2(sum_b)
+    unit = scale * LOG2E
+    value = tl.zeros([BLOCK], tl.float32)
+    for_p = tl.zeros([BLOCK], tl.float32)
+    for_q = tl.zeros([BLOCK], tl.float32)
+    if GRADIENT:
+        factor = tl.load(upstream + row) * scale
+    for start in range(0, V, BLOCK):
+        columns = start + tl.arange(0, BLOCK)
+        a = _load(x, row, columns, VALID_X, x_row, x_column)
+        b = _load(y, row, columns, VALID_Y, y_row, y_column)
+        p = tl.exp2((a - top_a) * unit - log_a)
+        q = tl.exp2((b - top_b) * unit - log_b)
+        v = _log_ratio(a, b, top_a, top_b, scale, r, EXACT)
+        if KIND == 0:
+            value += _bregman(p, q, v)
+            difference = _difference(p, q, v)
+            for_q += difference
+            if GRADIENT:
+                # A row of weight 0 may hold anything.
+                g = tl.where(factor == 0.0, 0.0, difference * factor)
+                target = gradient + row.to(tl.int64) * g_row + columns
+                tl.store(target, g.to(gradient.dtype.element_ty), mask=columns < VALID_Y)
+        else:
+            m, to_p, to_q = _mixture(p, q, v, w)
+            in_p = _bregman(p, m, to_p)
+            if KIND == 1:
+                in_q = _bregman(q, m, to_q)
+                value += (1.0 - w) * in_p + w * in_q
+                # −E[log(m/p)] rather than KL(P‖M): what r is off by cancels in the gradient.
+                for_p -= tl.where(p > 0.0, p * to_p, 0.0)
+                for_q -= tl.where(q > 0.0, q * to_q, 0.0)
+            else:
+                value += in_p
+                ratio = _expm1(-to_p)
+                for_p += p * (-to_p - (1.0 - w) * ratio)
+                for_q += q * ratio
+    total = tl.sum(value, 0)
+    if KIND == 0:
+        # r is rounded: off by δ, Σ p eᵛ is 1 + X = e^δ instead of 1, and KL = Σ p φ(v) + log1p(X) − X. The true r is r + δ.
+        excess = tl.sum(for_q, 0)
+        small = tl.abs(excess) < 1e-3
+        square = excess * excess
+        total = tl.where(small, tl.maximum(total - square * (0.5 - excess * (1.0 / 3.0)), 0.0), total)
+        r = tl.where(small, r + (excess - 0.5 * square), r)
+    tl.store(out + row, total)
+    base = stats + row * 7
+    tl.store(base, top_a)
+    tl.store(base + 1, log_a)
+    tl.store(base + 2, top_b)
+    tl.store(base + 3, log_b)
+    tl.store(base + 4, r)
+    if KIND == 0:
+        tl.store(base + 5, total)
+        tl.store(base + 6, 0.0)
+    else:
+        tl.store(base + 5, tl.sum(for_p, 0))
+        tl.store(base + 6, tl.sum(for_q, 0))
+
+
+@triton.jit
+def gradients_kernel(
+    x, y, to_x, to_y, stats, upstream,
+    V, VALID_X, VALID_Y, x_row, x_column, y_row, y_column, gx_row, gy_row, scales, scale_row, w,
+    KIND: tl.constexpr, EXACT: tl.constexpr, FOR_X: tl.constexpr, FOR_Y: tl.constexpr, BLOCK: tl.constexpr,
+):  # fmt: skip
+    """upstream · d value / d logits, of one side or both, from the statistics of the row."""
+    row = tl.program_id(0)
+    scale = tl.load(scales + row * scale_row)
+    columns = tl.program_id(1) * BLOCK + tl.arange(0, BLOCK)
+    base = stats + row * 7
+    top_a = tl.load(base)
+    log_a = tl.load(base + 1)
+    top_b = tl.load(base + 2)
+    log_b = tl.load(base + 3)
+    r = tl.load(base + 4)
+    for_p = tl.load(base + 5)
+    for_q = tl.load(base + 6)
+    factor = tl.load(upstream + row) * scale
+    a = _load(x, row, columns, VALID_X, x_row, x_column)
+    b = _load(y, row, columns, VALID_Y, y_row, y_column)
+    unit = scale * LOG2E
+    p = tl.exp2((a - top_a) * unit - log_a)
+    q = tl.exp2((b - top_b) * unit - log_b)
+    v = _log_ratio(a, b, top_a, top_b, scale, r, EXACT)
+    if KIND == 0:
+        g_p = -tl.where(p > 0.0, p * (v + for_p), 0.0)
+        g_q = _difference(p, q, v)
+    else:
+        _, m_over_p, m_over_q = _mixture(p, q, v, w)
+        if KIND == 1:
+            g_p = -(1.0 - w) * p * (m_over_p + for_p)
+            g_q = -w * q * (m_over_q + for_q)
+        else:
+            ratio = _expm1(-m_over_p)
+            g_p = p * (-m_over_p - (1.0 - w) * ratio - for_p)
+            g_q = -w * q * (ratio - for_q)
+    if FOR_X:
+        tl.store(
+            to_x + row.to(tl.int64) * gx_row + columns,
+            tl.where(factor == 0.0, 0.0, g_p * factor).to(to_x.dtype.element_ty),
+            mask=columns < VALID_X,
+        )
+    if FOR_Y:
+        tl.store(
+            to_y + row.to(tl.int64) * gy_row + columns,
+            tl.where(factor == 0.0, 0.0, g_q * factor).to(to_y.dtype.element_ty),
+            mask=columns < VALID_Y,
+        )
+
+
+@triton.jit
+def scale_kernel(x, factor, N, BLOCK: tl.constexpr):
+    """x *= factor, and nothing at all for a factor of 1, without the host having to know."""
+    f = tl.load(factor)
+    if f != 1.0:
+        i = tl.program_id(0).to(tl.int64) * BLOCK + tl.arange(0, BLOCK)
+        tl.store(x + i, (tl.load(x + i, mask=i < N).to(tl.float32) * f).to(x.dtype.element_ty), mask=i < N)
+
+
+def _block(columns: int) -> tuple[int, int]:
+    """Columns a step, and warps."""
+    if INTERPRETED:
+        return 128, 4
+    block = min(8192, max(128, triton.next_power_of_2(columns)))
+    return block, max(1, min(16, block // 512))
+
+
+def rows(x: Any) -> Any:
+    """x as [rows, columns], without a copy where its strides allow."""
+    return x if x.dim() == 2 else x.reshape(-1, x.shape[-1])
+
+
+def _scales(scale: Any, x: Any, batch: Any) -> Any:
+    """One factor of the logits a row, on the device: a number costs no synchronisation that way, and an array none either."""
+    if not torch.is_tensor(scale):
+        return torch.full((1,), scale, dtype=torch.float32, device=x.device), 0
+    if scale.numel() == 1:
+        return scale.reshape(1).float(), 0
+    return scale.float().expand(*batch).reshape(-1).contiguous(), 1
+
+
+def values(x: Any, y: Any, kind: str, w: float, scales: tuple[Any, int], *, upstream: Any = None, gradient: Any = None) -> tuple[Any, Any]:
+    """The divergence of each row of two [rows, columns] arrays, and the statistics `gradients` takes. Columns that one side has more than
+    the other are absent from the other. With `upstream` (one a row), `gradient` receives upstream · d/dy (KL only)."""
+    n, columns = x.shape[0], max(x.shape[1], y.shape[1])
+    out = torch.empty(n, dtype=torch.float32, device=x.device)
+    stats = torch.empty(n, 7, dtype=torch.float32, device=x.device)
+    if n == 0:
+        return out, stats
+    block, warps = _block(columns)
+    fused = gradient is not None
+    with torch.cuda.device_of(x):
+        values_kernel[(n,)](
+            x, y, out, stats, gradient if fused else out, upstream if fused else out,
+            columns, x.shape[1], y.shape[1], *x.stride(), *y.stride(), gradient.stride(0) if fused else 0, *scales, w,
+            KIND=KINDS[kind], EXACT=_exact(x, y), GRADIENT=fused, BLOCK=block, num_warps=warps,
+        )  # fmt: skip
+    return out, stats
+
+
+def gradients(x: Any, y: Any, stats: Any, upstream: Any, kind: str, w: float, scales: tuple[Any, int], to_x: Any, to_y: Any) -> None:
+    """Writes upstream · d value / d logits into `to_x` and `to_y`, either of which may be None."""
+    n, columns = x.shape[0], max(x.shape[1], y.shape[1])
+    if n == 0:
+        return
+    block, warps = _block(min(columns, 4096))
+    with torch.cuda.device_of(x):
+        gradients_kernel[(n, triton.cdiv(columns, block))](
+            x, y, x if to_x is None else to_x, y if to_y is None else to_y, stats, upstream,
+            columns, x.shape[1], y.shape[1], *x.stride(), *y.stride(),
+            0 if to_x is None else to_x.stride(0), 0 if to_y is None else to_y.stride(0), *scales, w,
+            KIND=KINDS[kind], EXACT=_exact(x, y), FOR_X=to_x is not None, FOR_Y=to_y is not None, BLOCK=block, num_warps=warps,
+        )  # fmt: skip
+
+
+def _exact(x: Any, y: Any) -> bool:
+    return torch.float32 not in (x.dtype, y.dtype)
+
+
+def kl(x: Any, y: Any, scale: Any = None) -> Any:
+    """KL of the softmax of `scale` times each, over the last axis, which stays with size 1."""
+    batch = x.shape[:-1]
+    found, _ = values(rows(x), rows(y), "kl", 0.0, _scales(1.0 if scale is None else _per_row(scale), x, batch))
+    return found.reshape(*batch, 1)
+
+
+def kl_gradients(x: Any, y: Any, scale: Any, needs: Any) -> tuple[Any, ...]:
+    """d kl / d x and d y in float32; None where not needed."""
+    first, second = rows(x), rows(y)
+    scales = _scales(1.0 if scale is None else _per_row(scale), x, x.shape[:-1])
+    _, stats = values(first, second, "kl", 0.0, scales)
+    found = [torch.empty(z.shape, dtype=torch.float32, device=z.device) if need else None for z, need in zip((first, second), needs)]
+    gradients(first, second, stats, torch.ones_like(stats[:, 0]), "kl", 0.0, scales, *found)
+    slopes = [None if z is None else z.reshape(x.shape) for z in found]
+    return tuple(slopes) if scale is None else (*slopes, None)
+
+
+def _per_row(scale: Any) -> Any:
+    return scale[..., 0] if scale.dim() else scale
+
+
+def row_weights(x: Any, weights: Any, reduction: str) -> Any:
+    """What each row counts for in a sum, by reduction; on the device, so that nobody waits for it."""
+    batch = x.shape[:-1]
+    if weights is None:
+        found = torch.ones(batch, dtype=torch.float32, device=x.device)
+    else:
+        found = torch.as_tensor(weights, dtype=torch.float32, device=x.device).broadcast_to(batch)
+    if reduction == "mean":
+        total = found.sum()
+        found = found / torch.where(total == 0, 1.0, total)
+    elif reduction == "batchmean" and batch:
+        found = found / batch[0]
+    return found.reshape(-1).contiguous()
+
+
+def reduce(values: Any, weights: Any, reduction: str) -> Any:
+    if reduction == "none":
+        given = torch.as_tensor(weights, dtype=torch.float32, device=values.device).broadcast_to(values.shape)
+    else:
+        given = row_weights(values[..., None], weights, reduction).reshape(values.shape)
+    # A row of weight 0 may hold anything, and hands nothing back.
+    weighted = torch.where(given == 0, 0.0, values) * given
+    return weighted if reduction == "none" else weighted.sum()
+
+
+class Loss(torch.autograd.Function):  # type: ignore[misc]
+    """The divergence of each row of two logits arrays, with derivatives to either. What backward needs beyond its inputs is seven numbers
+    a row. Second derivatives go through `formula`, the same quantity in array operations."""
+
+    @staticmethod
+    def forward(ctx: Any, x: Any, y: Any, kind: str, w: float, scale: Any, formula: Any) -> Any:
+        scales = _scales(scale, x, x.shape[:-1])
+        found, stats = values(rows(x), rows(y), kind, w, scales)
+        ctx.save_for_backward(x, y, stats, scales[0])
+        ctx.kind, ctx.w, ctx.stride, ctx.formula = kind, w, scales[1], formula
+        return found.reshape(x.shape[:-1])
+
+    @staticmethod
+    def backward(ctx: Any, upstream: Any) -> Any:
+        x, y, stats, scale = ctx.saved_tensors
+        needs = ctx.needs_input_grad[:2]
+        if torch.is_grad_enabled():
+            with torch.enable_grad():
+                wanted = [z for z, need in zip((x, y), needs) if need]
+                found = iter(torch.autograd.grad(ctx.formula(x, y), wanted, upstream, create_graph=True))
+            return (*(next(found) if need else None for need in needs), None, None, None, None)
+        found = [torch.empty(z.shape, dtype=z.dtype, device=z.device) if need else None for z, need in zip((x, y), needs)]
+        gradients(
+            rows(x), rows(y), stats, upstream.float().reshape(-1).contiguous(), ctx.kind, ctx.w, (scale, ctx.stride),
+            *(None if z is None else rows(z) for z in found),
+        )  # fmt: skip
+        return (*found, None, None, None, None)
+
+
+class FusedLoss(torch.autograd.Function):  # type: ignore[misc]
+    """Σ weight · KL(x‖y) over rows, the gradient to y's logits written in the same pass as the value: it is kept for the first backward,
+    scaled there if need be, and handed over; a second backward through the same graph computes it anew."""
+
+    @staticmethod
+    def forward(ctx: Any, x: Any, y: Any, weights: Any, scale: Any, formula: Any) -> Any:
+        scales = _scales(scale, x, x.shape[:-1])
+        gradient = torch.empty(y.shape, dtype=y.dtype, device=y.device)
+        found, _ = values(rows(x), rows(y), "kl", 0.0, scales, upstream=weights, gradient=rows(gradient))
+        ctx.save_for_backward(x, y, weights, scales[0])
+        ctx.stride, ctx.formula, ctx.gradient = scales[1], formula, gradient
+        # A row of weight 0 may hold anything.
+        return torch.where(weights == 0, 0.0, found * weights).sum()
+
+    @staticmethod
+    def backward(ctx: Any, upstream: Any) -> Any:
+        x, y, weights, scale = ctx.saved_tensors
+        if torch.is_grad_enabled():
+            with torch.enable_grad():
+                value = (ctx.formula(x, y).reshape(-1) * weights).sum()
+                (gradient,) = torch.autograd.grad(value, (y,), upstream, create_graph=True)
+            return None, gradient, None, None, None
+        gradient, ctx.gradient = ctx.gradient, None
+        if gradient is None:
+            gradient = torch.empty(y.shape, dtype=y.dtype, device=y.device)
+            values(rows(x), rows(y), "kl", 0.0, (scale, ctx.stride), upstream=weights * upstream, gradient=rows(gradient))
+        else:
+            scale_kernel[(triton.cdiv(gradient.numel(), 4096),)](gradient, upstream.float(), gradient.numel(), BLOCK=4096)
+        return None, gradient, None, None, None

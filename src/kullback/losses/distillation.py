@@ -1,0 +1,168 @@
+"""KL between a student's and a teacher's logits as a training loss: every direction in use, in any framework; on CUDA in fused kernels."""
+
+from __future__ import annotations
+
+import math
+from typing import Any
+
+from .._divergences import divergence
+from .._forms import float_arrays, is_number
+from .._ops import Array, common_ops
+from .._reduce import check_options
+
+DIRECTIONS = ("forward", "reverse", "js", "skew", "reverse_skew")
+
+
+def kl_loss(
+    *,
+    student: Any,
+    teacher: Any,
+    direction: str = "forward",
+    mix: float | None = None,
+    temperature: Any = 1.0,
+    scale_t2: bool = False,
+    softcap: float | None = None,
+    logit_scale: float = 1.0,
+    weights: Any = None,
+    reduction: str = "mean",
+    impl: str = "auto",
+) -> Array:
+    """Exact divergence between the distributions of two logits arrays [..., categories], averaged over distributions.
+
+    Parameters
+    ----------
+    student, teacher : arrays of one framework
+        Logits. Categories that only one side has (a padded vocabulary) count as absent from the other, as do logits of -inf.
+        Gradients reach both sides: detach a teacher that is not to learn.
+    direction : {"forward", "reverse", "js", "skew", "reverse_skew"}
+        KL(T‖S); KL(S‖T); mix·KL(T‖M) + (1 − mix)·KL(S‖M) with M = mix·T + (1 − mix)·S; KL(T ‖ mix·T + (1 − mix)·S);
+        KL(S ‖ mix·S + (1 − mix)·T).
+    mix : float, optional
+        0 < mix < 1; by default 0.5 for "js" and 0.1 for the skewed ones.
+    temperature : float or array that broadcasts to the batch shape
+        Divides the logits of both.
+    scale_t2 : bool
+        Multiply by temperature², so that gradients keep their size as the temperature changes (Hinton et al., 2015).
+    softcap : float, optional
+        Logits x become softcap · tanh(x / softcap) first, on both sides (Gemma).
+    logit_scale : float
+        Multiplies the logits of both, before the softcap (Cohere).
+    weights : array, optional
+        One a distribution; 0/1 is a padding mask. What has weight 0 may hold anything, NaN included.
+    reduction : {"mean", "sum", "batchmean", "none"}
+        Over distributions, never over categories; "mean" is Σwx/Σw under weights.
+    impl : {"auto", "array", "triton"}
+        "auto" runs PyTorch's CUDA tensors of 16 or 32 bits through Triton kernels that read the logits twice and write nothing of their
+        size but the gradient, and everything else through array operations. "triton" raises where the kernels cannot run.
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> from kullback.losses import kl_loss
+    >>> teacher, student = np.array([[2.0, 0.0, 1.0]]), np.array([[1.0, 1.0, 1.0]])
+    >>> float(kl_loss(student=student, teacher=teacher).round(6))
+    0.266217
+    >>> float(kl_loss(student=student, teacher=teacher, direction="reverse").round(6))
+    0.309112
+    >>> float(kl_loss(student=student, teacher=teacher, direction="js", mix=0.5).round(6))
+    0.068264
+    """
+    kind, share, teacher_first = _direction(direction, mix)
+    check_options(reduction, False, None)
+    if impl not in ("auto", "array", "triton"):
+        raise ValueError(f"impl is {impl!r}: it must be 'auto', 'array' or 'triton'")
+    ops = common_ops([("student", student), ("teacher", teacher)])
+    if scale_t2 and not is_number(temperature) and len(getattr(temperature, "shape", ())) > 0:
+        raise ValueError("scale_t2 needs one temperature: multiply reduction='none' by your temperatures squared")
+    student, teacher = (_capped(ops, x, logit_scale, softcap) for x in float_arrays(ops, [("student", student), ("teacher", teacher)]))
+    first, second = (teacher, student) if teacher_first else (student, teacher)
+    fused = None if impl == "array" else _fused(ops, first, second, kind, share, temperature, weights, reduction, required=impl == "triton")
+    if fused is not None:
+        value = fused
+    else:
+        first, second = _same_categories(ops, first, second)
+        value = divergence(
+            kind, share, first, second, form="logits", axis=-1, keepdims=False, weights=weights, reduction=reduction, base=None,
+            temperature=temperature, prior=None, check=None,
+        )  # fmt: skip
+    return value * temperature**2 if scale_t2 else value
+
+
+def _direction(direction: str, mix: float | None) -> tuple[str, float, bool]:
+    """The kind of divergence, the weight of its second argument in the mixture, and whether the teacher comes first."""
+    if direction not in DIRECTIONS:
+        raise ValueError(f"direction is {direction!r}: it must be one of {', '.join(map(repr, DIRECTIONS))}")
+    if direction in ("forward", "reverse"):
+        if mix is not None:
+            raise ValueError(f"mix is for directions with a mixture, not for {direction!r}")
+        return "kl", 0.0, direction == "forward"
+    mix = (0.5 if direction == "js" else 0.1) if mix is None else mix
+    if not (is_number(mix) and 0 < mix < 1):
+        raise ValueError(
+            f"mix is {mix!r}: it must lie between 0 and 1; at the ends there is nothing to mix: "
+            "use direction='forward', KL(teacher‖student), or 'reverse', KL(student‖teacher)"
+        )
+    return ("js" if direction == "js" else "skew"), 1.0 - float(mix), direction != "reverse_skew"
+
+
+def _capped(ops: Any, x: Array, logit_scale: float, softcap: float | None) -> Array:
+    if logit_scale != 1.0:
+        x = x * logit_scale
+    if softcap is None:
+        return x
+    if not (is_number(softcap) and softcap > 0):
+        raise ValueError(f"softcap is {softcap!r}: it must be a number above 0")
+    # tanh(u) = 1 − 2/(e²ᵘ + 1); −inf stays absent.
+    absent = x == -math.inf
+    u = ops.where(absent, 0.0, x / softcap)
+    return ops.where(absent, -math.inf, softcap * (1.0 - 2.0 / (ops.exp(2.0 * u) + 1.0)))
+
+
+def _same_categories(ops: Any, x: Array, y: Array) -> tuple[Array, Array]:
+    """The shorter one padded with absent categories."""
+    sizes = [x.shape[-1], y.shape[-1]]
+    if sizes[0] == sizes[1]:
+        return x, y
+    longer = max(sizes)
+    x, y = (ops.pad_last(z, longer - size, -math.inf) if size < longer else z for z, size in zip((x, y), sizes))
+    return x, y
+
+
+def _fused(
+    ops: Any, x: Array, y: Array, kind: str, share: float, temperature: Any, weights: Any, reduction: str, *, required: bool
+) -> Array | None:
+    """The loss in Triton kernels, or None where they cannot run."""
+    reason = _why_not_fused(ops, x, y, temperature)
+    if reason is not None:
+        if required:
+            raise RuntimeError(f"impl='triton' cannot run: {reason}; impl='auto' falls back")
+        return None
+    from .._kernels import rows_triton
+
+    def formula(first: Array, second: Array) -> Array:
+        first, second = _same_categories(ops, first, second)
+        return divergence(
+            kind, share, first, second, form="logits", axis=-1, keepdims=False, weights=None, reduction="none", base=None,
+            temperature=temperature, prior=None, check=False,
+        )  # fmt: skip
+
+    scale = 1.0 / temperature
+    if kind == "kl" and reduction != "none" and not x.requires_grad and y.requires_grad:
+        return rows_triton.FusedLoss.apply(x, y, rows_triton.row_weights(x, weights, reduction), scale, formula)
+    values = rows_triton.Loss.apply(x, y, kind, share, scale, formula)
+    if weights is None and reduction == "none":
+        return values
+    return rows_triton.reduce(values, weights, reduction)
+
+
+def _why_not_fused(ops: Any, x: Array, y: Array, temperature: Any) -> str | None:
+    if ops.has_row_kernels is None:
+        return f"its kernels take PyTorch tensors, and these are {ops.name} arrays"
+    learns = getattr(temperature, "requires_grad", False)
+    if learns:
+        return "the temperature learns, which needs its derivative"
+    if x.shape[:-1] != y.shape[:-1]:
+        return f"batches have different shapes: {tuple(x.shape[:-1])} and {tuple(y.shape[:-1])}"
+    if not ops.has_row_kernels(x, y):
+        return "it needs CUDA tensors of float16, bfloat16 or float32, with Triton installed, outside torch.compile and torch.func"
+    return None

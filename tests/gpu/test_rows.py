@@ -1,0 +1,259 @@
+"""The Triton kernels over rows of logits, against float64: on a GPU, or with TRITON_INTERPRET=1 on none.
+
+python -m pytest --noconftest tests/gpu
+"""
+
+from __future__ import annotations
+
+import math
+import os
+
+import numpy as np
+import pytest
+import torch
+
+from kullback.losses import kl_loss
+
+INTERPRETED = os.environ.get("TRITON_INTERPRET") == "1"
+DEVICE = "cpu" if INTERPRETED else "cuda"
+DIRECTIONS = ["forward", "reverse", "js", "skew", "reverse_skew"]
+MIX = 0.3
+# Half of the spacing of numbers next to 1.
+ROUNDING = {torch.float32: 2.0**-24, torch.float16: 2.0**-11, torch.bfloat16: 2.0**-8}
+
+
+def _reference(student, teacher, direction, temperature=1.0):
+    """By definition, in float64, which is exact enough: KL 1e-8 leaves 8 digits of float64's 16."""
+    log_s, log_t = (torch.log_softmax(x.double() / temperature, -1) for x in (student, teacher))
+
+    def kl(log_p, log_q):
+        p = log_p.exp()
+        return torch.where(p > 0, p * (log_p - torch.where(p > 0, log_q, 0.0)), 0.0).sum(-1)
+
+    def mixed(log_p, log_q):
+        return torch.logaddexp(log_p + math.log(MIX), log_q + math.log1p(-MIX))
+
+    return {
+        "forward": lambda: kl(log_t, log_s),
+        "reverse": lambda: kl(log_s, log_t),
+        "js": lambda: MIX * kl(log_t, mixed(log_t, log_s)) + (1 - MIX) * kl(log_s, mixed(log_t, log_s)),
+        "skew": lambda: kl(log_t, mixed(log_t, log_s)),
+        "reverse_skew": lambda: kl(log_s, mixed(log_s, log_t)),
+    }[direction]()
+
+
+def _options(direction):
+    return {"direction": direction, "impl": "triton"} | ({} if direction in ("forward", "reverse") else {"mix": MIX})
+
+
+def _logits(rows, columns, distance, dtype, seed=0):
+    generator = torch.Generator().manual_seed(seed)
+    teacher = (2 * torch.randn(rows, columns, generator=generator)).to(dtype)
+    student = (teacher.double() + distance * torch.randn(rows, columns, generator=generator, dtype=torch.float64)).to(dtype)
+    return student.to(DEVICE), teacher.to(DEVICE)
+
+
+def _close(found, truth, dtype):
+    # Twice the rounding of the output, row by row and by norm.
+    error = (found.double() - truth).norm(dim=-1) / truth.norm(dim=-1)
+    assert (error <= 2 * ROUNDING[dtype] + 1e-5).all(), error  # 1e-5: the contract of the arithmetic, which is float32
+
+
+@pytest.mark.parametrize("direction", DIRECTIONS)
+@pytest.mark.parametrize(
+    ("dtype", "columns"),
+    # A step of the interpreted kernels is 128 columns: fewer, exactly, more; the dtypes differ in loads and stores only.
+    [(torch.bfloat16, 1), (torch.bfloat16, 127), (torch.float32, 128), (torch.float32, 300), (torch.float16, 300)],
+    ids=str,
+)
+def test_values_and_gradients(direction, dtype, columns):
+    student, teacher = _logits(3, columns, 0.5, dtype)
+    truth_student, truth_teacher = (x.double().requires_grad_() for x in (student, teacher))
+    truth = _reference(truth_student, truth_teacher, direction, 2.0)
+    upstream = torch.tensor([1.0, -2.0, 0.5], device=DEVICE)
+    truth.backward(upstream.double())
+    student.requires_grad_()
+    teacher.requires_grad_()
+    found = kl_loss(student=student, teacher=teacher, temperature=2.0, reduction="none", **_options(direction))
+    assert found.dtype == torch.float32
+    torch.testing.assert_close(found.double(), truth.detach(), rtol=1e-5, atol=1e-30)
+    found.backward(upstream)
+    if columns > 1:
+        _close(student.grad, truth_student.grad, dtype)
+        _close(teacher.grad, truth_teacher.grad, dtype)
+    else:
+        assert (student.grad == 0).all()
+
+
+@pytest.mark.parametrize("direction", DIRECTIONS)
+def test_small_divergences(direction):
+    """bf16 numbers that differ in a few places by one spacing: KL near 1e-8."""
+    student, teacher = _logits(4, 400, 0.0, torch.bfloat16)
+    bits = student.view(torch.int16)
+    bits[:, ::97] += torch.where(torch.arange(5, device=DEVICE) % 2 == 0, 1, -1).to(torch.int16)
+    truth = _reference(student, teacher, direction)
+    assert 1e-10 < truth.max() < 1e-5
+    found = kl_loss(student=student, teacher=teacher, reduction="none", **_options(direction))
+    np.testing.assert_allclose(found.double().cpu(), truth.cpu(), rtol=1e-5)
+    assert (found >= 0).all()
+
+
+@pytest.mark.parametrize("reduction", ["mean", "sum", "batchmean"])
+def test_the_fused_gradient(reduction):
+    student, teacher = _logits(6, 200, 0.5, torch.bfloat16)
+    weights = torch.tensor([[1.0, 0.0, 2.0], [1.0, 1.0, 0.5]], device=DEVICE)
+    student, teacher = student.reshape(2, 3, 200), teacher.reshape(2, 3, 200)
+    exact = student.double().requires_grad_()
+    each = _reference(exact, teacher, "forward")
+    total = (each * weights).sum()
+    truth = {"mean": total / weights.sum(), "sum": total, "batchmean": total / 2}[reduction]
+    truth.backward()
+    student[0, 1] = math.nan  # weight 0: may hold anything
+    student.requires_grad_()
+    found = kl_loss(student=student, teacher=teacher, weights=weights, reduction=reduction, impl="triton")
+    torch.testing.assert_close(found.double(), truth.detach(), rtol=1e-5, atol=0)
+    (first,) = torch.autograd.grad(found, student, retain_graph=True)
+    (again,) = torch.autograd.grad(found, student, 3 * torch.ones_like(found), retain_graph=True)
+    (third,) = torch.autograd.grad(found, student)
+    rows = [0, 2, 3, 4, 5]
+    _close(first.reshape(6, 200)[rows], exact.grad.reshape(6, 200)[rows], torch.bfloat16)
+    _close(again.reshape(6, 200)[rows], 3 * exact.grad.reshape(6, 200)[rows], torch.bfloat16)
+    assert torch.equal(first, third)
+    assert (first[0, 1] == 0).all()
+
+
+def test_a_first_upstream_other_than_one():
+    student, teacher = _logits(3, 200, 0.5, torch.float32)
+    exact = student.double().requires_grad_()
+    (5 * _reference(exact, teacher, "forward").mean()).backward()
+    student.requires_grad_()
+    (5 * kl_loss(student=student, teacher=teacher, impl="triton")).backward()
+    _close(student.grad, exact.grad, torch.float32)
+
+
+def test_all_weights_zero():
+    student, teacher = _logits(2, 50, 0.5, torch.float32)
+    student.requires_grad_()
+    value = kl_loss(student=student, teacher=teacher, weights=torch.zeros(2, device=DEVICE), impl="triton")
+    value.backward()
+    assert value == 0
+    assert (student.grad == 0).all()
+
+
+@pytest.mark.parametrize("direction", DIRECTIONS)
+def test_absent_categories(direction):
+    """−inf in both (a padded vocabulary) changes nothing; in one, the value is that of the definition, and no gradient is NaN."""
+    student, teacher = _logits(2, 60, 0.5, torch.float32)
+    alone = kl_loss(student=student, teacher=teacher, reduction="none", **_options(direction))
+    padded = [torch.cat([x, torch.full((2, 90), -math.inf, device=DEVICE)], -1).requires_grad_() for x in (student, teacher)]
+    found = kl_loss(student=padded[0], teacher=padded[1], reduction="none", **_options(direction))
+    torch.testing.assert_close(found, alone, rtol=1e-6, atol=0)
+    found.sum().backward()
+    assert all(torch.isfinite(x.grad).all() and (x.grad[:, 60:] == 0).all() for x in padded)
+    longer = kl_loss(student=student, teacher=padded[1].detach(), reduction="none", **_options(direction))
+    torch.testing.assert_close(longer, alone, rtol=1e-6, atol=0)
+    one = teacher.clone()
+    one[:, 3] = -math.inf
+    value = kl_loss(student=student.requires_grad_(), teacher=one, reduction="none", **_options(direction))
+    expected = _reference(student.detach(), one, direction)
+    assert torch.isinf(expected).all() == (direction == "reverse")
+    torch.testing.assert_close(value.double().detach(), expected, rtol=1e-5, atol=0)
+    if direction != "reverse":
+        value.sum().backward()
+        assert torch.isfinite(student.grad).all()
+
+
+def test_rows_that_are_no_distributions_are_nan_and_leave_others_alone():
+    student, teacher = _logits(4, 130, 0.5, torch.float32)
+    expected = _reference(student, teacher, "forward")
+    student[0, 5], student[1], teacher[2, 7] = math.nan, -math.inf, math.inf
+    found = kl_loss(student=student, teacher=teacher, reduction="none", impl="triton")
+    assert torch.isnan(found[:3]).all()
+    assert found[3].item() == pytest.approx(expected[3].item(), rel=1e-5)
+
+
+def test_strides_shapes_and_shifts():
+    student, teacher = _logits(8, 96, 0.5, torch.float32)
+    expected = _reference(student, teacher, "forward").float()
+    for arrange in (
+        lambda x: x.t().contiguous().t(),
+        lambda x: torch.cat([x, x], -1)[:, :96],
+        lambda x: torch.stack([x, x], 1)[:, 0],
+        lambda x: x.repeat_interleave(2, -1)[:, ::2],
+    ):
+        found = kl_loss(student=arrange(student), teacher=arrange(teacher), reduction="none", impl="triton")
+        torch.testing.assert_close(found, expected, rtol=1e-5, atol=0)
+    found = kl_loss(student=student.reshape(2, 2, 2, 96), teacher=teacher.reshape(2, 2, 2, 96), reduction="none", impl="triton")
+    torch.testing.assert_close(found.reshape(8), expected, rtol=1e-5, atol=0)
+    shifted = student + 100
+    found = kl_loss(student=shifted, teacher=teacher, reduction="none", impl="triton")
+    torch.testing.assert_close(found.double(), _reference(shifted, teacher, "forward"), rtol=1e-5, atol=0)
+    assert kl_loss(student=student[0], teacher=teacher[0], impl="triton").item() == pytest.approx(expected[0].item(), rel=1e-5)
+    assert kl_loss(student=student[:0], teacher=teacher[:0], impl="array", reduction="sum") == 0
+
+
+def test_second_derivatives():
+    student, teacher = _logits(2, 40, 0.5, torch.float32)
+    vector = torch.randn(2, 40, generator=torch.Generator().manual_seed(1)).to(DEVICE)
+    for reduction in ("none", "mean"):
+        found = []
+        for impl in ("triton", "array"):
+            x = student.clone().requires_grad_()
+            (g,) = torch.autograd.grad(kl_loss(student=x, teacher=teacher, reduction=reduction, impl=impl).sum(), x, create_graph=True)
+            found.append(torch.autograd.grad((g * vector).sum(), x)[0])
+        # Softmax's Hessian times the vector, by hand.
+        q = torch.softmax(student.double(), -1)
+        by_hand = q * vector - q * (q * vector).sum(-1, keepdim=True)
+        by_hand = by_hand / (2 if reduction == "mean" else 1)
+        for one in found:
+            torch.testing.assert_close(one.double(), by_hand, rtol=1e-4, atol=1e-6)
+
+
+def test_kl_uses_the_kernels(monkeypatch):
+    import kullback as kb
+    from kullback._kernels import rows_triton
+
+    calls = []
+    original = rows_triton.values
+    monkeypatch.setattr(rows_triton, "values", lambda *args, **options: calls.append(1) or original(*args, **options))
+    student, teacher = _logits(3, 200, 1e-4, torch.float32)
+    exact = [x.double().requires_grad_() for x in (teacher, student)]
+    truth = _reference(exact[1], exact[0], "forward", 1.5)
+    truth.sum().backward()
+    sides = [x.requires_grad_() for x in (teacher, student)]
+    if INTERPRETED:  # tensors on the CPU have a kernel of their own
+        spec_value = rows_triton.kl(sides[0].detach(), sides[1].detach(), torch.full((1, 1), 1 / 1.5))[:, 0]
+    else:
+        spec_value = kb.kl(*sides, form="logits", temperature=1.5)
+        spec_value.sum().backward()
+        _close(sides[1].grad, exact[1].grad, torch.float32)
+        _close(sides[0].grad, exact[0].grad, torch.float32)
+    assert calls
+    # KL near 1e-9, of which float64 by definition keeps 7 digits.
+    torch.testing.assert_close(spec_value.double().detach(), truth.detach(), rtol=5e-6, atol=0)
+
+
+def test_only_on_a_gpu_no_synchronisation_compile_and_graphs():
+    student, teacher = _logits(64, 1000, 0.5, torch.bfloat16)
+    student.requires_grad_()
+    kl_loss(student=student, teacher=teacher, impl="triton").backward()
+    torch.cuda.set_sync_debug_mode("error")
+    try:
+        kl_loss(student=student, teacher=teacher, impl="triton", temperature=2.0).backward()
+    finally:
+        torch.cuda.set_sync_debug_mode("default")
+    compiled = torch.compile(lambda s, t: kl_loss(student=s, teacher=t))
+    assert compiled(student, teacher).item() == pytest.approx(kl_loss(student=student, teacher=teacher).item(), rel=1e-5)
+    graph = torch.cuda.CUDAGraph()
+    stream = torch.cuda.Stream()
+    with torch.cuda.stream(stream):
+        for _ in range(3):
+            torch.autograd.grad(kl_loss(student=student, teacher=teacher), student)
+    torch.cuda.synchronize()
+    with torch.cuda.graph(graph):
+        (captured,) = torch.autograd.grad(kl_loss(student=student, teacher=teacher), student)
+    with torch.no_grad():
+        student.copy_(student * 0.5)
+    graph.replay()
+    (expected,) = torch.autograd.grad(kl_loss(student=student, teacher=teacher), student)
+    assert torch.equal(captured, expected)

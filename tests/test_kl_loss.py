@@ -1,0 +1,159 @@
+"""`losses.kl_loss`: every direction, in every framework, against 50 digits; its Triton kernels, interpreted, in a process of their own."""
+
+from __future__ import annotations
+
+import os
+import re
+import subprocess
+import sys
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+from mpmath import mp
+
+import kullback as kb
+import oracle
+from kullback.losses import kl_loss
+
+DIRECTIONS = ["forward", "reverse", "js", "skew", "reverse_skew"]
+MIX = 0.3
+GPU_TESTS = Path(__file__).parent / "gpu" / "test_rows.py"
+
+
+def _truth(student, teacher, direction, temperature=1.0):
+    """As the docstring defines it, term by term, at 50 digits."""
+    with mp.workdps(50):
+        sides = []
+        for x in (student, teacher):
+            weights = [mp.exp(mp.mpf(float(v)) / temperature) for v in x]
+            sides.append([w / mp.fsum(weights) for w in weights])
+        s, t = sides
+        mix = lambda p, q: [mp.mpf(MIX) * a + (1 - mp.mpf(MIX)) * b for a, b in zip(p, q)]  # noqa: E731
+        kl = lambda p, q: mp.fsum(a * mp.log(a / b) for a, b in zip(p, q) if a)  # noqa: E731
+        return {
+            "forward": lambda: kl(t, s),
+            "reverse": lambda: kl(s, t),
+            "js": lambda: MIX * kl(t, mix(t, s)) + (1 - MIX) * kl(s, mix(t, s)),
+            "skew": lambda: kl(t, mix(t, s)),
+            "reverse_skew": lambda: kl(s, mix(s, t)),
+        }[direction]()
+
+
+def _options(direction):
+    return {"direction": direction} if direction in ("forward", "reverse") else {"direction": direction, "mix": MIX}
+
+
+@pytest.mark.parametrize("distance", [1.0, 1e-3])
+@pytest.mark.parametrize("direction", DIRECTIONS)
+def test_every_direction(framework, rng, direction, distance):
+    student = rng.normal(size=(2, 9)).astype(np.float32)
+    teacher = (student + distance * rng.normal(size=(2, 9))).astype(np.float32)
+    found = framework.run(
+        lambda s, t: kl_loss(student=s, teacher=t, temperature=2.0, reduction="none", **_options(direction)), student, teacher
+    )
+    truth = [float(_truth(s, t, direction, 2.0)) for s, t in zip(student, teacher)]
+    np.testing.assert_allclose(found, truth, rtol=5e-6)  # the array contract, in float32
+
+
+@pytest.mark.parametrize("direction", DIRECTIONS)
+def test_gradients(differentiable, rng, direction):
+    student, teacher = rng.normal(size=(2, 5)).astype(np.float32)
+    found = differentiable.gradients(lambda s, t: kl_loss(student=s, teacher=t, **_options(direction)), student[None], teacher[None])
+    step = mp.mpf("1e-15")
+    for side, gradient in enumerate(found):
+        truth = []
+        for i in range(5):
+            values = []
+            for sign in (1, -1):
+                moved = [[mp.mpf(float(v)) for v in x] for x in (student, teacher)]
+                moved[side][i] += sign * step
+                values.append(_truth_mp(*moved, direction))
+            truth.append(float((values[0] - values[1]) / (2 * step)))
+        assert np.linalg.norm(gradient[0] - truth) <= 1e-5 * np.linalg.norm(truth)
+
+
+def _truth_mp(student, teacher, direction):
+    # The same definition, on numbers that are not float64 any more.
+    with mp.workdps(50):
+        p = {}
+        for name, x in (("s", student), ("t", teacher)):
+            weights = [mp.exp(v) for v in x]
+            p[name] = [w / mp.fsum(weights) for w in weights]
+        first, second = ("t", "s") if direction in ("forward", "skew", "js") else ("s", "t")
+        a, b = p[first], p[second]
+        w = mp.mpf(MIX)
+        m = b if direction in ("forward", "reverse") else [w * x + (1 - w) * y for x, y in zip(a, b)]
+        kl = lambda x, y: mp.fsum(u * mp.log(u / v) for u, v in zip(x, y))  # noqa: E731
+        return w * kl(a, m) + (1 - w) * kl(b, m) if direction == "js" else kl(a, m)
+
+
+def test_padded_vocabularies_softcap_scale_and_weights(framework):
+    student = np.array([[1.0, 2.0, 0.5], [0.0, np.nan, 1.0]])
+    teacher = np.array([[0.0, 1.0, 3.0, -np.inf], [1.0, 1.0, 1.0, 1.0]])
+    student, teacher = student.astype(np.float32), teacher.astype(np.float32)
+    found = framework.run(
+        lambda s, t: kl_loss(student=s, teacher=t, weights=[1.0, 0.0], softcap=5.0, logit_scale=0.5, temperature=2.0, scale_t2=True),
+        student,
+        teacher,
+    )
+    capped = [5 * np.tanh(0.5 * x[0].astype(float) / 5) for x in (student, teacher[:, :3])]
+    assert found == pytest.approx(4 * float(_truth(*capped, "forward", 2.0)), rel=5e-6)
+
+
+def test_a_category_only_the_teacher_has_makes_forward_infinite_and_js_finite():
+    student, teacher = np.zeros((1, 2)), np.zeros((1, 3))
+    assert kl_loss(student=student, teacher=teacher) == np.inf
+    assert kl_loss(student=student, teacher=teacher, direction="reverse") == pytest.approx(np.log(1.5))
+    assert 0 < kl_loss(student=student, teacher=teacher, direction="js") < np.log(2)
+
+
+@pytest.mark.parametrize("mix", [0, 1, 0.0, 1.0, -0.1, "half"])
+def test_the_ends_of_the_mixture_are_errors_that_name_the_alternatives(mix):
+    with pytest.raises(ValueError, match=r"mix is .*forward.*reverse"):
+        kl_loss(student=[0.0, 1.0], teacher=[1.0, 0.0], direction="js", mix=mix)
+
+
+def test_other_errors():
+    x = torch.zeros(2, 3)
+    with pytest.raises(ValueError, match="direction is 'backward'"):
+        kl_loss(student=x, teacher=x, direction="backward")
+    with pytest.raises(ValueError, match="mix is for directions with a mixture"):
+        kl_loss(student=x, teacher=x, mix=0.5)
+    with pytest.raises(ValueError, match="impl is 'cuda'"):
+        kl_loss(student=x, teacher=x, impl="cuda")
+    with pytest.raises(ValueError, match="softcap is 0"):
+        kl_loss(student=x, teacher=x, softcap=0)
+    with pytest.raises(RuntimeError, match="impl='triton' cannot run: it needs CUDA tensors"):
+        kl_loss(student=x, teacher=x, impl="triton")
+    with pytest.raises(RuntimeError, match="these are NumPy arrays"):
+        kl_loss(student=np.zeros(3), teacher=np.zeros(3), impl="triton")
+
+
+def test_agrees_with_kl(rng):
+    s, t = rng.normal(size=(2, 4, 7))
+    assert kl_loss(student=s, teacher=t) == pytest.approx(
+        float(np.mean([oracle.kl(a, b, "logits").value for a, b in zip(t, s)])), rel=1e-12
+    )
+    assert kl_loss(student=s, teacher=t, reduction="sum") == kb.kl(t, s, form="logits", reduction="sum")
+
+
+def test_kernels_in_tritons_interpreter():
+    """In a process of its own: the variable must be set before Triton is imported, and TensorFlow and Triton, loaded in this order, end the
+    process (each brings its own LLVM), so Triton is kept in a folder apart (`make test` makes it)."""
+    triton = Path(os.environ.get("KULLBACK_TRITON", Path(sys.prefix) / "triton"))
+    assert triton.is_dir(), f"no Triton in {triton}: pip install --no-deps --target {triton} triton"
+    path = [*filter(None, [os.environ.get("PYTHONPATH")]), str(triton)]
+    done = subprocess.run(
+        [sys.executable, "-m", "pytest", "-q", "--noconftest", "-p", "no:cacheprovider", "-k", "not only_on_a_gpu", str(GPU_TESTS)],
+        env={
+            **os.environ,
+            "TRITON_INTERPRET": "1",
+            "PYTHONPATH": os.pathsep.join(path),
+        },
+        capture_output=True,
+        text=True,
+    )
+    assert done.returncode == 0, done.stdout + done.stderr
+    assert re.search(r"\b[5-9]\d passed", done.stdout)
