@@ -14,7 +14,7 @@ name = "JAX"
 exact_float32 = True
 float32, float64 = jnp.float32, jnp.float64
 exp, log, log1p, isnan, where = jnp.exp, jnp.log, jnp.log1p, jnp.isnan, jnp.where
-total, mean, length, squeeze, expand = jnp.sum, jnp.mean, len, jnp.squeeze, jnp.expand_dims
+total, mean, length, squeeze, expand, cumsum = jnp.sum, jnp.mean, len, jnp.squeeze, jnp.expand_dims, jnp.cumsum
 stop_gradient, to_numpy = jax.lax.stop_gradient, np.asarray
 
 call_host = None
@@ -108,6 +108,13 @@ def solve_lower(matrix: Any, x: Any) -> Any:
     batch = jnp.broadcast_shapes(matrix.shape[:-2], x.shape[:-2])
     matrix, x = (jnp.broadcast_to(a, batch + a.shape[-2:]) for a in (matrix, x))
     return jax.lax.linalg.triangular_solve(matrix, x, left_side=True, lower=True)
+
+
+def gauss_newton(function: Any, parameters: Any, vector: Any, metric: Any, damping: float) -> Any:
+    y, push = jax.linearize(function, parameters)
+    _, pull = jax.vjp(function, parameters)
+    (product,) = pull(astype(metric(y, push(vector)), y.dtype))
+    return jax.tree.map(lambda x, v: x + damping * v, product, vector)
 
 
 def from_host(x: Any) -> Any:

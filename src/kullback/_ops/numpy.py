@@ -11,10 +11,10 @@ name = "NumPy"
 exact_float32 = True
 float32, float64 = np.float32, np.float64
 exp, log, log1p, isnan, where = np.exp, np.log, np.log1p, np.isnan, np.where
-expand, total, length = np.expand_dims, np.sum, len
+expand, total, length, cumsum = np.expand_dims, np.sum, len, np.cumsum
 to_numpy = np.asarray
 
-call_host = None
+call_host = gauss_newton = None
 _this = sys.modules[__name__]
 
 

@@ -117,7 +117,18 @@ def to_numpy(x: Any) -> Any:
     return np.asarray(x.numpy())
 
 
-stack, diagonal = tf.stack, tf.linalg.diag_part
+stack, diagonal, cumsum = tf.stack, tf.linalg.diag_part, tf.cumsum
+
+
+def gauss_newton(function: Any, parameters: Any, vector: Any, metric: Any, damping: float) -> Any:
+    leaves, directions = tf.nest.flatten(parameters), tf.nest.flatten(vector)
+    with tf.GradientTape() as tape, tf.autodiff.ForwardAccumulator(leaves, directions) as forward:
+        tape.watch(leaves)
+        y = function(parameters)
+    # What y does not depend on has no derivative here, not one of 0.
+    change = forward.jvp(y, unconnected_gradients="zero")
+    pulled = tape.gradient(y, leaves, output_gradients=astype(metric(y, change), y.dtype), unconnected_gradients="zero")
+    return tf.nest.pack_sequence_as(parameters, [x + damping * v for x, v in zip(pulled, directions)])
 
 
 def solve_lower(matrix: Any, x: Any) -> Any:

@@ -18,7 +18,7 @@ name = "tinygrad"
 exact_float32 = False
 float32, float64 = dtypes.float32, dtypes.float64
 exp, log, isnan, total, mean = Tensor.exp, Tensor.log, Tensor.isnan, Tensor.sum, Tensor.mean
-stop_gradient, barrier, to_numpy = Tensor.detach, Tensor.contiguous, Tensor.numpy
+stop_gradient, barrier, to_numpy, cumsum = Tensor.detach, Tensor.contiguous, Tensor.numpy, Tensor.cumsum
 
 call_host = None
 _this = sys.modules[__name__]
@@ -148,6 +148,32 @@ def solve_lower(matrix: Any, x: Any) -> Any:
             rest = rest - matrix[..., i : i + 1, j : j + 1] * row
         rows.append(rest / matrix[..., i : i + 1, i : i + 1])
     return Tensor.cat(*rows, dim=-2)
+
+
+def _leaves(tree: Any) -> list[Any]:
+    if isinstance(tree, Tensor):
+        return [tree]
+    return [leaf for branch in (tree.values() if isinstance(tree, dict) else tree) for leaf in _leaves(branch)]
+
+
+def _rebuilt(tree: Any, leaves: Any) -> Any:
+    if isinstance(tree, Tensor):
+        return next(leaves)
+    if isinstance(tree, dict):
+        return {key: _rebuilt(branch, leaves) for key, branch in tree.items()}
+    return type(tree)(_rebuilt(branch, leaves) for branch in tree)
+
+
+def gauss_newton(function: Any, parameters: Any, vector: Any, metric: Any, damping: float) -> Any:
+    # There is no forward mode: J v is the derivative to u of (Jᵀ u)·v, which is linear in u.
+    leaves, directions = _leaves(parameters), _leaves(vector)
+    y = function(parameters)
+    u = Tensor.zeros(y.shape, dtype=y.dtype, device=y.device).contiguous()
+    pulled = (y * u).sum().gradient(*leaves)
+    along = [(x * v).sum() for x, v in zip(pulled, directions)]
+    (change,) = Tensor.stack(*along).sum().gradient(u)
+    product = (y * metric(y, change).cast(y.dtype).detach()).sum().gradient(*leaves)
+    return _rebuilt(parameters, iter([x + damping * v for x, v in zip(product, directions)]))
 
 
 def host_view(x: Any) -> Any:

@@ -138,7 +138,14 @@ def host_view(x: Any) -> Any:
     return to_numpy(x)
 
 
-stack = torch.stack
+stack, cumsum = torch.stack, torch.cumsum
+
+
+def gauss_newton(function: Any, parameters: Any, vector: Any, metric: Any, damping: float) -> Any:
+    y, change = torch.func.jvp(function, (parameters,), (vector,))
+    _, pull = torch.func.vjp(function, parameters)
+    (product,) = pull(astype(metric(y, change), y.dtype))
+    return torch.utils._pytree.tree_map(lambda x, v: x + damping * v, product, vector)
 
 
 def diagonal(x: Any) -> Any:
