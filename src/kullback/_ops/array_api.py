@@ -31,8 +31,9 @@ class Namespace:
     def min(self, x: Any, axes: Any) -> Any:
         return self.xp.min(x, axis=axes, keepdims=True) if axes else x
 
-    def cumsum(self, x: Any, axis: int) -> Any:
-        return self.xp.cumulative_sum(x, axis=axis)
+    def sums_before(self, x: Any) -> Any:
+        cumulative = getattr(self.xp, "cumulative_sum", None) or self.xp.cumsum  # the name before the standard of 2023
+        return self.xp.concat([self.xp.zeros_like(x[..., :1]), cumulative(x, axis=-1)[..., :-1]], axis=-1)
 
     def length(self, x: Any) -> Any:
         return x.shape[0]

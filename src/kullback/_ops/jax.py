@@ -14,7 +14,7 @@ name = "JAX"
 exact_float32 = True
 float32, float64 = jnp.float32, jnp.float64
 exp, log, log1p, isnan, where = jnp.exp, jnp.log, jnp.log1p, jnp.isnan, jnp.where
-total, mean, length, squeeze, expand, cumsum = jnp.sum, jnp.mean, len, jnp.squeeze, jnp.expand_dims, jnp.cumsum
+total, mean, length, squeeze, expand = jnp.sum, jnp.mean, len, jnp.squeeze, jnp.expand_dims
 stop_gradient, to_numpy = jax.lax.stop_gradient, np.asarray
 
 call_host = None
@@ -108,6 +108,10 @@ def solve_lower(matrix: Any, x: Any) -> Any:
     batch = jnp.broadcast_shapes(matrix.shape[:-2], x.shape[:-2])
     matrix, x = (jnp.broadcast_to(a, batch + a.shape[-2:]) for a in (matrix, x))
     return jax.lax.linalg.triangular_solve(matrix, x, left_side=True, lower=True)
+
+
+def sums_before(x: Any) -> Any:
+    return jnp.concatenate([jnp.zeros_like(x[..., :1]), jnp.cumsum(x, -1)[..., :-1]], -1)
 
 
 def gauss_newton(function: Any, parameters: Any, vector: Any, metric: Any, damping: float) -> Any:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import sys
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -117,7 +118,7 @@ def to_numpy(x: Any) -> Any:
     return np.asarray(x.numpy())
 
 
-stack, diagonal, cumsum = tf.stack, tf.linalg.diag_part, tf.cumsum
+stack, diagonal, sums_before = tf.stack, tf.linalg.diag_part, partial(tf.cumsum, axis=-1, exclusive=True)
 
 
 def gauss_newton(function: Any, parameters: Any, vector: Any, metric: Any, damping: float) -> Any:

@@ -18,7 +18,7 @@ name = "tinygrad"
 exact_float32 = False
 float32, float64 = dtypes.float32, dtypes.float64
 exp, log, isnan, total, mean = Tensor.exp, Tensor.log, Tensor.isnan, Tensor.sum, Tensor.mean
-stop_gradient, barrier, to_numpy, cumsum = Tensor.detach, Tensor.contiguous, Tensor.numpy, Tensor.cumsum
+stop_gradient, barrier, to_numpy = Tensor.detach, Tensor.contiguous, Tensor.numpy
 
 call_host = None
 _this = sys.modules[__name__]
@@ -148,6 +148,10 @@ def solve_lower(matrix: Any, x: Any) -> Any:
             rest = rest - matrix[..., i : i + 1, j : j + 1] * row
         rows.append(rest / matrix[..., i : i + 1, i : i + 1])
     return Tensor.cat(*rows, dim=-2)
+
+
+def sums_before(x: Any) -> Any:
+    return x.cumsum(-1).pad((1, 0))[..., :-1]
 
 
 def _leaves(tree: Any) -> list[Any]:

@@ -27,11 +27,12 @@ _NEVER = -1000.0
 
 
 class Spec(NamedTuple):
-    """What to compute, hashable. `clip` bounds the logarithm of the ratio."""
+    """What to compute, hashable. `clip` bounds the logarithm of the ratio; `most` is the largest number whose exponential is finite."""
 
     kind: str
     exact: bool
     clip: tuple[float, float] | None
+    most: float
     axes: tuple[int, ...] = ()
 
 
@@ -47,10 +48,12 @@ class Terms(NamedTuple):
 #   k1 = −l,  k2 = l²/2,  k3 = φ(l) = eˡ − 1 − l,  abs = |l|.
 
 
-def _fits(ops: Any, x: Array) -> Array:
-    """x, or the largest number whose exponential is finite."""
-    most = 88.0 if x.dtype == ops.float32 else 709.0
+def _at_most(ops: Any, x: Array, most: float) -> Array:
     return ops.where(x > most, most, x)
+
+
+def _most(ops: Any, dtype: Any) -> float:
+    return 88.0 if dtype == ops.float32 else 709.0
 
 
 def _ratio(ops: Any, spec: Spec, l: Array, z: Array | None) -> tuple[Array, Array]:
@@ -60,7 +63,7 @@ def _ratio(ops: Any, spec: Spec, l: Array, z: Array | None) -> tuple[Array, Arra
     if spec.clip is not None:
         low, high = spec.clip
         z = ops.where(z < low, low, ops.where(z > high, high, z))
-    return z, ops.exp(_fits(ops, z))
+    return z, ops.exp(_at_most(ops, z, spec.most))
 
 
 def _times(ops: Any, w: Array, k: Array, l: Array) -> Array:
@@ -68,32 +71,34 @@ def _times(ops: Any, w: Array, k: Array, l: Array) -> Array:
     return ops.where((w == 0.0) & (l == -math.inf), 0.0, w * k)
 
 
-def _k3(ops: Any, l: Array, z: Array, w: Array) -> Array:
+def _k3(ops: Any, most: float, l: Array, z: Array, w: Array) -> Array:
     """w·φ(l). Where eˡ may be large, as e^(l+z)·(1 − (1 + l)e⁻ˡ): the product fits where eˡ alone does not, and is never negative."""
     near = l <= 1.0
-    far = _fits(ops, ops.where(near, 1.0, l))
+    far = ops.where(near, 1.0, l)
+    within = _at_most(ops, far, most)
+    product = ops.exp(_at_most(ops, far + z, most)) * (1.0 - (1.0 + within) * ops.exp(-within))
+    return ops.where(near, _times(ops, w, phi(ops, ops.where(near, l, 0.0)), l), product)
+
+
+def _k3_slope(ops: Any, most: float, l: Array, z: Array, w: Array) -> Array:
+    """w·(eˡ − 1), likewise."""
+    below = l <= 0.0
+    above = ops.where(below, 0.0, l)
     return ops.where(
-        near, _times(ops, w, phi(ops, ops.where(near, l, 0.0)), l), ops.exp(_fits(ops, far + z)) * (1.0 - (1.0 + far) * ops.exp(-far))
+        below, w * expm1(ops, ops.where(below, l, 0.0)), -ops.exp(_at_most(ops, above + z, most)) * expm1(ops, -_at_most(ops, above, most))
     )
 
 
-def _k3_slope(ops: Any, l: Array, z: Array, w: Array) -> Array:
-    """w·(eˡ − 1), likewise."""
-    below = l <= 0.0
-    above = _fits(ops, ops.where(below, 0.0, l))
-    return ops.where(below, w * expm1(ops, ops.where(below, l, 0.0)), -ops.exp(_fits(ops, above + z)) * expm1(ops, -above))
-
-
-def _value(ops: Any, kind: str, l: Array, z: Array, w: Array) -> Array:
+def _value(ops: Any, kind: str, most: float, l: Array, z: Array, w: Array) -> Array:
     if kind == "k3":
-        return _k3(ops, l, z, w)
+        return _k3(ops, most, l, z, w)
     k = 0.0 - l if kind == "k1" else 0.5 * l * l if kind == "k2" else ops.where(l < 0.0, -l, l)
     return _times(ops, w, k, l)
 
 
 def _evaluate(ops: Any, spec: Spec, logp: Array, logp_ref: Array, log_w: Array | None = None) -> Array:
     l = logp_ref - logp
-    return _value(ops, spec.kind, l, *_ratio(ops, spec, l, log_w))
+    return _value(ops, spec.kind, spec.most, l, *_ratio(ops, spec, l, log_w))
 
 
 def _gradients(ops: Any, spec: Spec, logp: Array, logp_ref: Array, log_w: Array | None = None, *, needs: Any = None) -> tuple[Array, ...]:
@@ -103,14 +108,18 @@ def _gradients(ops: Any, spec: Spec, logp: Array, logp_ref: Array, log_w: Array 
         # E[w k1 ∇log π] = ∇KL(π‖ref) to the policy of this token, whichever kind the value is; it is also what w·k3, differentiated with w,
         # comes to: w(φ(l) − (eˡ − 1)) = −w·l. To the reference, E[w(eˡ − 1)∇log ref], which is 0 where both agree. To the ratio of
         # the tokens before, any unbiased value: k3 where it is asked for, else k1.
-        return -_times(ops, w, l, l), _k3_slope(ops, l, z, w), _value(ops, "k3" if spec.kind == "k3" else "k1", l, z, w)
+        return (
+            -_times(ops, w, l, l),
+            _k3_slope(ops, spec.most, l, z, w),
+            _value(ops, "k3" if spec.kind == "k3" else "k1", spec.most, l, z, w),
+        )
     if spec.kind == "k3":
-        slope = _k3_slope(ops, l, z, w)
+        slope = _k3_slope(ops, spec.most, l, z, w)
     elif spec.kind == "k2":
         slope = _times(ops, w, l, l)
     else:
         slope = -w if spec.kind == "k1" else ops.where(l > 0.0, w, ops.where(l < 0.0, -w, w * l))
-    to_w = _value(ops, spec.kind, l, z, w)
+    to_w = _value(ops, spec.kind, spec.most, l, z, w)
     if spec.clip is not None and log_w is not None:
         to_w = ops.where((log_w < spec.clip[0]) | (log_w > spec.clip[1]), 0.0, to_w)
     return -slope, slope, to_w
@@ -140,11 +149,9 @@ def _same_shape(name: str, shape: Any, other: str, expected: Any) -> None:
         raise ValueError(f"{name} has shape {tuple(shape)} and {other} {tuple(expected)}: one log-prob for each token, in both")
 
 
-def _cumulative(ops: Any, x: Array, axis: int, *, before: bool = False) -> Array:
-    """Sums over the tokens up to each, or before it; in float64, where there is one, as they may run over thousands."""
-    wide = ops.astype(x, ops.widest(x))
-    total = ops.cumsum(wide, axis)
-    return ops.astype(total - wide if before else total, x.dtype)
+def _sums_before(ops: Any, x: Array) -> Array:
+    """In float64, where there is one: they may run over thousands of tokens."""
+    return ops.astype(ops.sums_before(ops.astype(x, ops.widest(x))), x.dtype)
 
 
 def policy_terms(
@@ -206,17 +213,16 @@ def _sampled(ops: Any, arrays: Any, kind: str, level: str, gradient: str, bounds
     if logp_old is not None:
         logp = ops.where(logp == -math.inf, _NEVER, logp)
         log_w = logp - ops.stop_gradient(logp_old)
-    last = len(logp.shape) - 1
     if level == "sequence" and (exact or log_w is not None):
         if not exact:
-            log_w = _cumulative(ops, log_w, last)
+            log_w = _sums_before(ops, log_w) + log_w
         elif log_w is None:
-            log_w = attach(ops, logp * 0.0, _cumulative(ops, logp, last, before=True))
+            log_w = attach(ops, logp * 0.0, _sums_before(ops, logp))
         else:
-            log_w = _cumulative(ops, log_w, last, before=True) + ops.stop_gradient(log_w)
+            log_w = _sums_before(ops, log_w) + ops.stop_gradient(log_w)
     elif exact and log_w is not None:
         log_w = ops.stop_gradient(log_w)
-    spec = Spec(kind, exact, bounds)
+    spec = Spec(kind, exact, bounds, _most(ops, out))
     inputs = (logp, logp_ref) if log_w is None else (logp, logp_ref, log_w)
     values = ops.astype(ops.apply(_evaluate, _gradients, spec, *inputs), out)
     return _masked(ops, values, keep)
@@ -232,13 +238,13 @@ def _full(ops: Any, arrays: Any, level: str, gradient: str, bounds: Any, out: An
     if level == "sequence" and (old is not None or gradient == "exact"):
         taken, old = (None if x is None else ops.astype(x if keep is None else ops.where(keep, x, 0.0), out) for x in (taken, old))
         taken = ops.where(taken == -math.inf, _NEVER, taken)
-        log_w = _cumulative(ops, taken if old is None else taken - ops.stop_gradient(old), len(taken.shape) - 1, before=True)
+        log_w = _sums_before(ops, taken if old is None else taken - ops.stop_gradient(old))
         if old is None:
             log_w = attach(ops, log_w * 0.0, log_w)
         elif bounds is not None:
             clipped = ops.where(log_w < bounds[0], bounds[0], ops.where(log_w > bounds[1], bounds[1], log_w))
             log_w = attach(ops, clipped, log_w) if gradient == "exact" else clipped
-        values = ops.exp(_fits(ops, log_w)) * values
+        values = ops.exp(_at_most(ops, log_w, _most(ops, out))) * values
     return _masked(ops, values, keep)
 
 
@@ -261,8 +267,8 @@ def per_token(
 ) -> Array:
     """Estimates of KL(π‖ref), one a token, from the log-probs of the tokens that were drawn.
 
-    With r = ref/π of a token: k1 = −log r, k2 = ½ log² r, k3 = r − 1 − log r (as φ(log r): exact for r close to 1), abs = |log r|, and full,
-    the KL of the two next-token distributions itself. Their means are KL(π‖ref) for k1, k3 and full; k2 and abs are biased.
+    With r = ref/π of a token: k1 = −log r, k2 = ½ log² r, k3 = r − 1 − log r (as φ(log r): exact for r close to 1), abs = |log r|, and
+    full, the KL of the two next-token distributions itself. Their means are KL(π‖ref) for k1, k3 and full; k2 and abs are biased.
 
     Parameters
     ----------
@@ -274,8 +280,8 @@ def per_token(
         that of its token (level "token"), or of its sequence up to and with it (level "sequence").
     kind : {"k1", "k2", "k3", "abs", "full"}
     level : {"token", "sequence"}
-        Sums over the tokens of a sequence have as mean the KLs at the prefixes visited, or the KL of the sequences. Without `logp_old`, and of
-        one token, both are the same.
+        Sums over the tokens of a sequence have as mean the KLs at the prefixes visited, or the KL of the sequences. Without `logp_old`,
+        and of one token, both are the same.
     mask : array_like, optional
         0 or False: not a token of the policy (padding, prompts, tool output). It may hold anything, NaN included; its term is 0.
     clip : float or (float, float), optional
@@ -286,8 +292,8 @@ def per_token(
     Returns
     -------
     array
-        Its derivatives are those of the formula as it is written; for a loss use `losses.policy_kl`. k3 saturates at e^88 (float32; e^709 in
-        float64), where others overflow or cut its derivative.
+        Its derivatives are those of the formula as it is written; for a loss use `losses.policy_kl`. k3 saturates at e^88 (float32; e^709
+        in float64), where others overflow or cut its derivative.
 
     Examples
     --------
@@ -316,9 +322,9 @@ def from_policy(
 ) -> Estimate:
     """KL(π‖ref) of a policy from sequences that were drawn, with its standard error.
 
-    At level "sequence" the KL of whole sequences; at level "token" the mean over visited prefixes of the KL of the next token. Sequences (all axes
-    but the last) are independent, tokens of one sequence are not, and the error takes that into account. With kind "full" this is the
-    Rao-Blackwellised estimator, whose error is never larger than that of k1. Parameters as in `per_token`.
+    At level "sequence" the KL of whole sequences; at level "token" the mean over visited prefixes of the KL of the next token. Sequences
+    (all axes but the last) are independent, tokens of one sequence are not, and the error takes that into account. With kind "full" this is
+    the Rao-Blackwellised estimator, whose variance is never larger than that of k1. Parameters as in `per_token`.
 
     Returns
     -------

@@ -36,11 +36,11 @@ def policy_kl(
     logp_ref : array_like
         The same, under the reference.
     logp_old : array_like, optional
-        Log-probs under the policy that drew the tokens, a constant, where that is not the present one (replayed or stale samples, the second step
-        on a batch). Terms are then multiplied by importance ratios π/π_old.
+        Log-probs under the policy that drew the tokens, a constant, where that is not the present one (stale samples, the second step on
+        a batch). Terms are then multiplied by importance ratios π/π_old.
     kind : {"k1", "k2", "k3", "abs", "full"}
-        Of the value: with r = ref/π, k1 = −log r, k2 = ½ log² r, k3 = r − 1 − log r, abs = |log r|, or the exact KL at each prefix. k2 and abs
-        are biased as values. "full" has the least variance, in value and gradient.
+        Of the value: with r = ref/π, k1 = −log r, k2 = ½ log² r, k3 = r − 1 − log r, abs = |log r|, or the exact KL at each prefix. k2 and
+        abs are biased as values. "full" has the least variance, in value and gradient.
     level : {"token", "sequence"}
         Which KL. "token": the sum over the prefixes visited of the KL of the next token; where the policy goes is not differentiated.
         "sequence": the KL of the distributions of whole sequences; its gradient also says that an early token leads to a later KL.
@@ -51,12 +51,12 @@ def policy_kl(
         0 or False: not a token of the policy (padding, prompts, tool output). It may hold anything, NaN included, without touching value or
         gradient.
     clip : float or (float, float), optional
-        The largest importance ratio to count with, or the smallest and the largest. It bounds the variance and makes value and gradient biased.
-        With "exact" the gradient is weighted by the clipped ratio; "as_written" cuts the gradient of a ratio outside, as PPO does.
+        The largest importance ratio to count with, or the smallest and the largest. It bounds the variance and makes value and gradient
+        biased. With "exact" the gradient is weighted by the clipped ratio; "as_written" cuts the gradient of a ratio outside, as PPO does.
     reduction : {"mean", "sum", "batchmean", "sequence_mean", "none"}
-        At level "token": "mean" over all tokens; "batchmean", the sum over tokens, averaged over sequences; "sequence_mean", the mean over the
-        tokens of each sequence, averaged over sequences. At level "sequence" terms are summed over tokens first: "mean" over the sequences that have
-        any token, "batchmean" over all. "none": one value a token or a sequence.
+        At level "token": "mean" over all tokens; "batchmean", the sum over tokens, averaged over sequences; "sequence_mean", the mean over
+        the tokens of each sequence, averaged over sequences. At level "sequence" terms are summed over tokens first: "mean" over the
+        sequences that have any token, "batchmean" over all. "none": one value a token or a sequence.
     logp_taken : array_like, optional
         For kind "full" at level "sequence": the policy's log-probs of the tokens drawn.
 

@@ -9,7 +9,7 @@ import math
 from dataclasses import dataclass
 from typing import Any
 
-from .._forms import float_arrays, is_number, left_pad
+from .._forms import float_arrays, is_number
 from .._ops import Array, common_ops
 from ..estimators.policy import policy_terms
 from .policy import over_tokens, policy_kl
@@ -64,10 +64,10 @@ def kimi_k15(logp: Any, logp_ref: Any, *, mask: Any = None, reduction: str = "me
 
 
 def ppo_rewards(score: Any, logp: Any, logp_ref: Any, *, coefficient: Any, mask: Any = None, kind: str = "k1") -> Array:
-    """Rewards for PPO with a KL penalty (Ziegler et al., 2019): −coefficient·k of each token, and the score of a response at its last token.
+    """Rewards for PPO with a KL penalty (Ziegler et al., 2019): −coefficient·k of each token, and a response's score at its last token.
 
-    A constant: rewards have no gradient. Through the policy gradient k1 follows the KL(π‖ref) of sequences; other kinds follow something else
-    (see docs/estimators.md).
+    A constant: rewards have no gradient. Through the policy gradient k1 follows the KL(π‖ref) of sequences; other kinds follow something
+    else (see docs/estimators.md).
 
     Parameters
     ----------
@@ -104,7 +104,7 @@ def ppo_rewards(score: Any, logp: Any, logp_ref: Any, *, coefficient: Any, mask:
     if len(score.shape) < ndim:
         # The last token is the one up to which there are as many as there are in all.
         kept = kept if kept is not None else ops.where(penalty == penalty, penalty * 0.0, 0.0) + 1.0
-        last = (ops.cumsum(kept, ndim - 1) == ops.sum(kept, (ndim - 1,))) & (kept > 0.0)
+        last = (ops.sums_before(kept) + kept == ops.sum(kept, (ndim - 1,))) & (kept > 0.0)
         score = ops.where(last, ops.rows_like(ops.expand(score, (ndim - 1,)), last, ()), 0.0)
     elif kept is not None:
         score = ops.where(kept > 0.0, score, 0.0)
