@@ -27,10 +27,8 @@ class Policies:
     def __init__(self, size, steps, *, stops=False):
         self.size = size
         ends = [s for n in range(1, steps + 1) for s in product(range(size), repeat=n)]
-        if stops:
-            ends = [s for s in ends if 0 not in s[:-1] and (s[-1] == 0 or len(s) == steps)]
-        else:
-            ends = [s for s in ends if len(s) == steps]
+        ends = [s for s in ends if len(s) == steps or (stops and s[-1] == 0)]
+        ends = [s for s in ends if not (stops and 0 in s[:-1])]
         self.sequences = ends
         prefixes = sorted({s[:t] for s in ends for t in range(len(s))})
         self.parameters = len(prefixes) * size

@@ -376,10 +376,8 @@ def test_from_policy():
             values = policy_kl(policies.logits(theta), policies.logits(ref), logp_taken=policies.logp(theta), **options)
         else:
             values = policy_kl(policies.logp(theta), policies.logp(ref), logp_old=policies.logp(old) if off_policy else None, **options)
-        if level == "token":
-            again = values.sum(-1)[batches].sum(-1) / policies.mask.sum(-1)[batches].sum(-1)
-        else:
-            again = values[batches].mean(-1)
+        values, lengths = (values.sum(-1), policies.mask.sum(-1)) if level == "token" else (values, np.ones(len(values)))
+        again = values[batches].sum(-1) / lengths[batches].sum(-1)
         assert found.stderr == pytest.approx(again.std(), rel=0.2)
     assert math.isnan(from_policy([[-1.0, -2.0]], [[-1.5, -1.9]]).stderr)
     assert from_policy(torch.tensor([-1.0, -2.0]), [-1.5, -1.9], level="token", kind="k1").value == pytest.approx(0.2)
