@@ -13,7 +13,6 @@ import re
 from itertools import product
 from pathlib import Path
 
-import numpy as np
 import torch
 
 from kullback.estimators import per_token
