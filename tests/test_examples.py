@@ -191,3 +191,22 @@ def test_distillation_is_no_luck_of_the_seed(capsys):
     assert "T = 8" in capsys.readouterr().out
     assert results["labels"][1] == 0
     assert results["teacher, T = 1"][1] < 0.5 < 0.9 < results["teacher, T = 8"][1]
+
+
+def test_policy_kl(run):
+    names = run("policy_kl")
+    results, beta, reward = names["results"], names["BETA"], names["REWARD"].ravel()
+    assert [framework for _, framework in results] == ["PyTorch", "JAX"] * 3
+    # π* by its definition, from the reference's logits.
+    ref = np.exp(names["REFERENCE"]) / np.exp(names["REFERENCE"]).sum(-1, keepdims=True)
+    ref = np.array([ref[0, i] * ref[1 + i, j] for i in range(4) for j in range(4)])
+    best = ref * np.exp(reward / beta) / (ref * np.exp(reward / beta)).sum()
+    ends = {}
+    for (way, framework), (distances, probs) in results.items():
+        ends[way] = (probs * np.log(probs / best)).sum()
+        assert distances[-1] == pytest.approx(ends[way], rel=1e-9)
+        # The same words are drawn, but for one that rounding decides now and then.
+        np.testing.assert_allclose(distances, results[way, "PyTorch"][0], atol=0.005, err_msg=framework)
+    exact, token, written = ends.values()
+    assert exact < 0.002 < 5 * exact < token < 0.02
+    assert written > 0.2

@@ -30,6 +30,11 @@ class Ops(Protocol):
         Are float32 exp and log good to the last digits?
     rows_like(v, x, axes)
         v broadcast to the shape of x with `axes` of size 1.
+    sums_before(x)
+        Along the last axis, the sum of the elements before each; 0 for the first.
+    gauss_newton(function, parameters, vector, metric, damping)
+        Jᵀ metric(y, J vector) + damping · vector, for y = function(parameters) and J its Jacobian there. Parameters, vector and result are
+        arrays, or containers of them as the framework's own transformations take. None where a framework has no derivatives.
     stack(arrays), diagonal(x), solve_lower(L, x)
         Along a new first axis; of the last two axes; L⁻¹ x for lower triangular matrices, batches broadcast.
     pad_last(x, count, value)
@@ -60,7 +65,11 @@ class Ops(Protocol):
     log1p: Callable[[Array], Array]
     isnan: Callable[[Array], Array]
     call_host: Callable[..., Array | None] | None
+<<<<<<< HEAD
     has_row_kernels: Callable[..., bool] | None
+=======
+    gauss_newton: Callable[..., Any] | None
+>>>>>>> policy
 
     def where(self, condition: Array, x: Array, y: Array) -> Array: ...
     def sum(self, x: Array, axes: Axes) -> Array: ...
@@ -72,6 +81,7 @@ class Ops(Protocol):
     def squeeze(self, x: Array, axes: Axes) -> Array: ...
     def expand(self, x: Array, axes: Axes) -> Array: ...
     def broadcast(self, arrays: Sequence[Array]) -> Sequence[Array]: ...
+    def sums_before(self, x: Array) -> Array: ...
     def stack(self, arrays: Sequence[Array]) -> Array: ...
     def diagonal(self, x: Array) -> Array: ...
     def solve_lower(self, matrix: Array, x: Array) -> Array: ...

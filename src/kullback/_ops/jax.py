@@ -111,6 +111,17 @@ def solve_lower(matrix: Any, x: Any) -> Any:
     return jax.lax.linalg.triangular_solve(matrix, x, left_side=True, lower=True)
 
 
+def sums_before(x: Any) -> Any:
+    return jnp.concatenate([jnp.zeros_like(x[..., :1]), jnp.cumsum(x, -1)[..., :-1]], -1)
+
+
+def gauss_newton(function: Any, parameters: Any, vector: Any, metric: Any, damping: float) -> Any:
+    y, push = jax.linearize(function, parameters)
+    _, pull = jax.vjp(function, parameters)
+    (product,) = pull(astype(metric(y, push(vector)), y.dtype))
+    return jax.tree.map(lambda x, v: x + damping * v, product, vector)
+
+
 def from_host(x: Any) -> Any:
     return jnp.asarray(x)
 

@@ -14,8 +14,12 @@ exp, log, log1p, isnan, where = np.exp, np.log, np.log1p, np.isnan, np.where
 expand, total, length = np.expand_dims, np.sum, len
 to_numpy = np.asarray
 
+<<<<<<< HEAD
 call_host = None
 has_row_kernels = None
+=======
+call_host = gauss_newton = None
+>>>>>>> policy
 _this = sys.modules[__name__]
 
 
@@ -35,6 +39,10 @@ def min(x: Any, axes: Any) -> Any:
 def mean(x: Any) -> Any:
     with np.errstate(invalid="ignore"):  # no rows: NaN, without a warning
         return np.divide(np.sum(x), x.size, dtype=x.dtype)
+
+
+def sums_before(x: Any) -> Any:
+    return np.concatenate([np.zeros_like(x[..., :1]), np.cumsum(x, -1)[..., :-1]], -1)
 
 
 def squeeze(x: Any, axes: Any) -> Any:

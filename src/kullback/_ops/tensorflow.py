@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import sys
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -118,7 +119,18 @@ def to_numpy(x: Any) -> Any:
     return np.asarray(x.numpy())
 
 
-stack, diagonal = tf.stack, tf.linalg.diag_part
+stack, diagonal, sums_before = tf.stack, tf.linalg.diag_part, partial(tf.cumsum, axis=-1, exclusive=True)
+
+
+def gauss_newton(function: Any, parameters: Any, vector: Any, metric: Any, damping: float) -> Any:
+    leaves, directions = tf.nest.flatten(parameters), tf.nest.flatten(vector)
+    with tf.GradientTape() as tape, tf.autodiff.ForwardAccumulator(leaves, directions) as forward:
+        tape.watch(leaves)
+        y = function(parameters)
+    # What y does not depend on has no derivative here, not one of 0.
+    change = forward.jvp(y, unconnected_gradients="zero")
+    pulled = tape.gradient(y, leaves, output_gradients=astype(metric(y, change), y.dtype), unconnected_gradients="zero")
+    return tf.nest.pack_sequence_as(parameters, [x + damping * v for x, v in zip(pulled, directions)])
 
 
 def solve_lower(matrix: Any, x: Any) -> Any:

@@ -151,6 +151,36 @@ def solve_lower(matrix: Any, x: Any) -> Any:
     return Tensor.cat(*rows, dim=-2)
 
 
+def sums_before(x: Any) -> Any:
+    return x.cumsum(-1).pad((1, 0))[..., :-1]
+
+
+def _leaves(tree: Any) -> list[Any]:
+    if isinstance(tree, Tensor):
+        return [tree]
+    return [leaf for branch in (tree.values() if isinstance(tree, dict) else tree) for leaf in _leaves(branch)]
+
+
+def _rebuilt(tree: Any, leaves: Any) -> Any:
+    if isinstance(tree, Tensor):
+        return next(leaves)
+    if isinstance(tree, dict):
+        return {key: _rebuilt(branch, leaves) for key, branch in tree.items()}
+    return type(tree)(_rebuilt(branch, leaves) for branch in tree)
+
+
+def gauss_newton(function: Any, parameters: Any, vector: Any, metric: Any, damping: float) -> Any:
+    # There is no forward mode: J v is the derivative to u of (Jᵀ u)·v, which is linear in u.
+    leaves, directions = _leaves(parameters), _leaves(vector)
+    y = function(parameters)
+    u = Tensor.zeros(y.shape, dtype=y.dtype, device=y.device).contiguous()
+    pulled = (y * u).sum().gradient(*leaves)
+    along = [(x * v).sum() for x, v in zip(pulled, directions)]
+    (change,) = Tensor.stack(*along).sum().gradient(u)
+    product = (y * metric(y, change).cast(y.dtype).detach()).sum().gradient(*leaves)
+    return _rebuilt(parameters, iter([x + damping * v for x, v in zip(product, directions)]))
+
+
 def host_view(x: Any) -> Any:
     return None
 

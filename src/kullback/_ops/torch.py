@@ -143,6 +143,17 @@ def host_view(x: Any) -> Any:
 stack = torch.stack
 
 
+def sums_before(x: Any) -> Any:
+    return torch.nn.functional.pad(torch.cumsum(x, -1), (1, 0))[..., :-1]
+
+
+def gauss_newton(function: Any, parameters: Any, vector: Any, metric: Any, damping: float) -> Any:
+    y, change = torch.func.jvp(function, (parameters,), (vector,))
+    _, pull = torch.func.vjp(function, parameters)
+    (product,) = pull(astype(metric(y, change), y.dtype))
+    return torch.utils._pytree.tree_map(lambda x, v: x + damping * v, product, vector)
+
+
 def diagonal(x: Any) -> Any:
     return torch.diagonal(x, dim1=-2, dim2=-1)
 

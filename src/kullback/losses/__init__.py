@@ -1,5 +1,18 @@
-"""Training losses, with keyword-only names for the two sides instead of an order to remember."""
+"""Training losses: a student against a teacher, a policy against its reference, and the published recipes by name."""
 
 from .distillation import kl_loss
+from .fisher import fisher_vector_product
+from .policy import policy_kl
+from .recipes import AdaptiveKLController, FixedKLController, deepseek_v32, grpo, kimi_k15, ppo_rewards
 
-__all__ = ["kl_loss"]
+__all__ = [
+    "AdaptiveKLController",
+    "FixedKLController",
+    "deepseek_v32",
+    "fisher_vector_product",
+    "grpo",
+    "kimi_k15",
+    "kl_loss",
+    "policy_kl",
+    "ppo_rewards",
+]
