@@ -65,11 +65,8 @@ class Ops(Protocol):
     log1p: Callable[[Array], Array]
     isnan: Callable[[Array], Array]
     call_host: Callable[..., Array | None] | None
-<<<<<<< HEAD
     has_row_kernels: Callable[..., bool] | None
-=======
     gauss_newton: Callable[..., Any] | None
->>>>>>> policy
 
     def where(self, condition: Array, x: Array, y: Array) -> Array: ...
     def sum(self, x: Array, axes: Axes) -> Array: ...

@@ -12,12 +12,9 @@ class Namespace:
     """The names of `Ops`, bound to the functions of one array API namespace."""
 
     exact_float32 = True
-<<<<<<< HEAD
     call_host = None
     has_row_kernels = None
-=======
-    call_host = gauss_newton = None
->>>>>>> policy
+    gauss_newton = None
 
     def __init__(self, xp: Any) -> None:
         self.xp = xp

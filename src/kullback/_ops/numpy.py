@@ -14,12 +14,9 @@ exp, log, log1p, isnan, where = np.exp, np.log, np.log1p, np.isnan, np.where
 expand, total, length = np.expand_dims, np.sum, len
 to_numpy = np.asarray
 
-<<<<<<< HEAD
 call_host = None
 has_row_kernels = None
-=======
-call_host = gauss_newton = None
->>>>>>> policy
+gauss_newton = None
 _this = sys.modules[__name__]
 
 
