@@ -33,30 +33,38 @@ def compare(a: Any, b: Any, **options: Any) -> Any:
     >>> found.same_top.value, found.worst[0].row
     (1.0, 0)
     """
-    from .._read import ReadError
-    from .models import compare_models
-    from .sources import is_model_output
-    from .tables import compare_tables, is_table
+    if kind_of(a, b) == "tables":
+        from .tables import compare_tables
 
-    tables, models = zip(*((is_table(side), False) if is_table(side) else (False, is_model_output(side)) for side in (a, b)))
-    if all(tables):
         return compare_tables(a, b, **options)
-    if all(models):
-        return compare_models(a, b, **options)
-    if any(tables) and any(models):
-        raise ReadError("one side is a table and the other a model's output: compare two of a kind")
-    for side, known in zip((a, b), (tables[0] or models[0], tables[1] or models[1])):
-        if not known:
-            _refuse(side)
+    from .models import compare_models
+
+    return compare_models(a, b, **options)
 
 
-def _refuse(side: Any) -> None:
+def kind_of(a: Any, b: Any) -> str:
+    """ "tables" or "models": what both are. Raises if they are not of a kind, or of none."""
     import os
 
     from .._read import ReadError
     from .shards import listed
-    from .sources import unknown
+    from .sources import is_model_output, unknown
+    from .tables import is_table
 
-    if isinstance(side, (str, os.PathLike)):
-        raise unknown(listed(side)[0])
-    raise ReadError(f"a {type(side).__name__} cannot be compared: pass an array, a table, or the name of a file")
+    kinds = []
+    for side in (a, b):
+        if isinstance(side, (str, os.PathLike)):
+            files = listed(side)  # says so if there are none
+        if is_table(side):
+            kinds.append("tables")
+        elif is_model_output(side):
+            kinds.append("models")
+        elif isinstance(side, (str, os.PathLike)):
+            raise unknown(files[0])
+        else:
+            raise ReadError(f"a {type(side).__name__} cannot be compared: pass an array, a table, or the name of a file")
+    if kinds[0] != kinds[1]:
+        table = a if kinds[0] == "tables" else b
+        what = os.fspath(table) if isinstance(table, (str, os.PathLike)) else f"the {type(table).__name__}"
+        raise ReadError(f"{what} is a table and the other side a model's output: compare two of a kind")
+    return kinds[0]

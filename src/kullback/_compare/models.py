@@ -87,10 +87,10 @@ def _match(p: Source, q: Source, allow_partial: bool) -> int:
     for side in (p, q):
         for piece in side.incomplete:
             raise ReadError(
-                f"{piece.path} is cut short: {piece.whole:,} of its {piece.rows:,} rows are there; --allow-partial compares those"
+                f"{piece.path} is cut short: {piece.whole:,} of its {piece.rows:,} rows are there; allow_partial=True compares those"
             )
     if p.rows != q.rows:
-        raise ReadError(f"{p.name} has {p.rows:,} rows and {q.name} {q.rows:,}: --allow-partial compares the first {min(p.rows, q.rows):,}")
+        raise ReadError(f"{p.name} has {p.rows:,} rows and {q.name} {q.rows:,}: allow_partial=True compares the first {min(p.rows, q.rows):,}")
     return p.rows
 
 
@@ -120,7 +120,7 @@ def _token_reader(sides: tuple[Source, Source], tokens: Any, rows: int, allow_pa
                 if not allow_partial:
                     raise ReadError(
                         f"{name} and {other_name} are not about the same text: in row {start + row:,} the token is {found[row]} and "
-                        f"{other(start + row, start + row + 1)[0]}; --allow-partial compares the rows whose tokens agree"
+                        f"{other(start + row, start + row + 1)[0]}; allow_partial=True compares the rows whose tokens agree"
                     )
                 same = agree if same is None else same & agree
         return found, same
@@ -186,7 +186,7 @@ def _place(error: NotComparable, sides: tuple[Source, Source], rows: Array, bloc
     if "holds NaN" in text:
         held = [side for side, b in zip(sides, blocks) if _has_nan(b, error.row)]
         return (
-            f"{' and '.join(side.name for side in held)}: {(held or sides)[0].where(row)} holds NaN; --allow-partial leaves such rows out"
+            f"{' and '.join(side.name for side in held)}: {(held or sides)[0].where(row)} holds NaN; allow_partial=True leaves such rows out"
         )
     side = sides[1] if text.startswith("q ") else sides[0]
     return f"{side.name}: {side.where(row)}{text[text.find('row') :].partition(' ')[2].lstrip('0123456789')}"

@@ -143,6 +143,12 @@ class ModelComparison:
     def to_json(self) -> str:
         return json.dumps(self.to_dict(), indent=2, ensure_ascii=False, allow_nan=False)
 
+    def to_text(self, *, top: int = 5) -> str:
+        """As the command prints it, with the `top` worst rows."""
+        from .._report.models import to_text
+
+        return to_text(self, top=top)
+
     def to_html(self) -> str:
         """One page that needs nothing else. Needs Jinja (`kullback[cli]`)."""
         from .._report.models import to_html
@@ -167,9 +173,7 @@ class ModelComparison:
         )
 
     def __str__(self) -> str:
-        from .._report.models import to_text
-
-        return to_text(self)
+        return self.to_text()
 
     def _repr_html_(self) -> str:
         from .._report.models import to_fragment

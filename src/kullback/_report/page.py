@@ -39,6 +39,17 @@ def render(template: str, **values: Any) -> str:
     )
 
 
+def check_target(path: str | os.PathLike[str]) -> None:
+    """Can a file be made there? Said before hours of work, not after."""
+    target = Path(path)
+    if target.is_dir():
+        raise ReadError(f"cannot write {target}: it is a directory")
+    if not target.parent.is_dir():
+        raise ReadError(f"cannot write {target}: there is no directory {target.parent}")
+    if not os.access(target.parent, os.W_OK):
+        raise ReadError(f"cannot write {target}: its directory may not be written to")
+
+
 def write_whole(path: str | os.PathLike[str], text: str) -> None:
     """Beside it first, then in its place: a full disk or an interrupt leaves what was there before, or nothing."""
     target = Path(path)
