@@ -1,8 +1,8 @@
 """A model and its 4-bit copy, compared while they run, and once more from files.
 
-A small PyTorch network predicts each character of a text from the four before it. Its weights are rounded to 4 bits a number, and both models
-read on. `kullback.Comparison` takes their logits batch by batch; no dump is needed. `--write FOLDER` writes the same logits as shards, which
-`kullback compare FOLDER/reference FOLDER/quantised` reads.
+A small PyTorch network predicts each character of a text from the four before it. Its weights are rounded to 4 bits a number, and both
+models read on. `kullback.Comparison` takes their logits batch by batch; no dump is needed. `--write FOLDER` writes the same logits as
+shards, which `kullback compare FOLDER/reference FOLDER/quantised` reads.
 """
 
 import argparse
@@ -27,7 +27,8 @@ def windows(text):
 
 def train(before, after, categories, steps=30):
     torch.manual_seed(0)
-    model = nn.Sequential(nn.Embedding(categories, 12), nn.Flatten(), nn.Linear(12 * WINDOW, 48), nn.Tanh(), nn.Linear(48, categories)).double()
+    layers = nn.Embedding(categories, 12), nn.Flatten(), nn.Linear(12 * WINDOW, 48), nn.Tanh(), nn.Linear(48, categories)
+    model = nn.Sequential(*layers).double()
     optimiser = torch.optim.Adam(model.parameters(), lr=0.01)
     for _ in range(steps):
         optimiser.zero_grad()

@@ -36,7 +36,7 @@ def add(commands: Any) -> None:
     parser.add_argument("--base", type=base, default=None, help="of the logarithm: e (nats, default), 2 (bits), 10, ...")
     parser.add_argument("--top", type=positive, metavar="N", help="list the N worst (default: 5 printed, 20 in reports)")
     parser.add_argument("--report", metavar="FILE", help="write a page of pictures and tables that opens offline")
-    parser.add_argument("--fail-over", type=_limit, metavar="X", help="exit with 1 if the divergence is over X (models: the mean of KL(P‖Q))")
+    parser.add_argument("--fail-over", type=_limit, metavar="X", help="exit with 1 if it is over X (models: the mean of KL(P‖Q))")
     printed = parser.add_mutually_exclusive_group()
     printed.add_argument("--json", action="store_true", help='print JSON (docs/compare.md); inf and nan as "inf", "-inf", "nan"')
     printed.add_argument("--markdown", action="store_true", help="print Markdown, for a pull request")
@@ -82,7 +82,7 @@ def _run(arguments: argparse.Namespace) -> int:
     if sentence is not None:
         sys.stdout.flush()
         print(f"kullback compare: {sentence}", file=sys.stderr)
-    return arguments.code
+    return int(sentence is not None)
 
 
 def _compare(arguments: argparse.Namespace) -> Any:

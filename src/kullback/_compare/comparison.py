@@ -59,7 +59,7 @@ def compare_batch(p: Array, q: Array, forms: tuple[str, str], halves: tuple[bool
 
 
 def _excused(x: Array, form: str, half: bool) -> str:
-    """Sums of half-precision numbers may be off by 5e-2. The library sees float32 here: a form that takes any sum, if this one is near enough."""
+    """Sums of half-precision numbers may be off by 5e-2, and the library sees float32 here: a form that takes any sum, if this is near."""
     if not half or form not in ("probs", "log_probs"):
         return form
     total = np.sum(np.exp(x, dtype=np.float64) if form == "log_probs" else x, 1, dtype=np.float64)
@@ -79,8 +79,8 @@ class Comparison:
 
     Notes
     -----
-    Memory is bounded. Means, standard errors, extremes and counts are of all rows; percentiles are exact up to 262,144 rows, and within 0.1 % of
-    the value at that rank beyond. Rows are those of the arrays with all axes but the last flattened.
+    Memory is bounded. Means, standard errors, extremes and counts are of all rows; percentiles are exact up to 262,144 rows, and within
+    0.1 % of the value at that rank beyond. Rows are those of the arrays with all axes but the last flattened.
 
     Examples
     --------
@@ -117,7 +117,8 @@ class Comparison:
         form : {"probs", "log_probs", "logits", "counts"} or a pair of these
             What the numbers are, as in `kl`.
         tokens : array_like of int, optional
-            The category that came true in each row (the next token): perplexities, and Δp of this category. Without it Δp is that of P's likeliest.
+            The category that came true in each row (the next token): perplexities, and Δp of this category. Without them Δp is that of
+            P's likeliest.
         mask : array_like, optional
             0 or False for rows to leave out, such as padding; they may hold anything.
         skip_nan : bool
@@ -233,7 +234,7 @@ class Comparison:
         if not rows:
             raise ValueError("no rows were compared" + (f": all {self._nan:,} hold NaN" if self._nan else ""))
         unit = 1.0 if base is None else 1.0 / math.log(base)
-        figures = {name: self._statistic(name, 1.0 if name == "delta_p" else unit) for name in SPREADS}
+        figures: dict[str, Any] = {name: self._statistic(name, 1.0 if name == "delta_p" else unit) for name in SPREADS}
         same = self._moments["same_top"]
         nll = self._moments["nll_p"]
         theirs = self._moments["llama_cpp"]
@@ -257,7 +258,8 @@ class Comparison:
                 for i, (n, p, q, squares) in enumerate(self._bins.tolist()) if n
             ),
             worst=tuple(
-                WorstRow(int(r[1]), r[0] * unit, r[2] * unit, r[3] * unit, int(r[4]), r[5], r[6], int(r[7]), int(r[8])) for r in self._worst.rows
+                WorstRow(int(row), kl_pq * unit, kl_qp * unit, js * unit, int(token), p, q, int(top_p), int(top_q))
+                for kl_pq, row, kl_qp, js, token, p, q, top_p, top_q in self._worst.rows
             ),
             base=math.e if base is None else float(base),
             **about,

@@ -118,7 +118,8 @@ def pool(p: Any, q: Any, chosen: Array | None) -> Pooled:
         # sum p (log p - log q) over log p > -16, unnormalised, as llama.cpp has it.
         terms = np.exp(logs[0], dtype=np.float64) * (logs[0] - logs[1])
         theirs = np.sum(terms, 1, where=logs[0] > _DROPPED)
-    out, buckets = [], []
+    out: list[Array] = []
+    buckets: list[Array] = []
     for side, log in zip((p, q), logs):
         made = np.empty((count, columns + 1), np.float32 if isinstance(side, Clipped) else np.float64)
         bucket = _tail(side) if isinstance(side, Clipped) else np.zeros(count)
@@ -128,12 +129,12 @@ def pool(p: Any, q: Any, chosen: Array | None) -> Pooled:
         made[:, columns] = np.where(bucket > 0.0, np.log(np.where(bucket > 0.0, bucket, 1.0)), _VOID)
         out.append(made)
         buckets.append(bucket)
-    return Pooled(*out, *tops, *at, *buckets, theirs)
+    return Pooled(out[0], out[1], tops[0], tops[1], at[0], at[1], buckets[0], buckets[1], theirs)
 
 
 def _tail(side: Clipped) -> Array:
-    """The mass of the hidden categories. 1 less the rest leaves it open by the rounding of the codes, half a step of `scale` at most; and each
-    hidden category has at most e^low. The middle of what both allow: never negative, never 0."""
+    """The mass of the hidden categories. 1 less the rest leaves it open by the rounding of the codes, half a step of `scale` at most;
+    and each hidden category has at most e^low. The middle of what both allow: never negative, never 0."""
     hidden = side.hidden
     rest = 1.0 - np.sum(np.exp(side.log_probs, dtype=np.float64), 1, where=~hidden)
     most = np.count_nonzero(hidden, 1) * np.exp(side.low, dtype=np.float64)

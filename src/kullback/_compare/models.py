@@ -90,7 +90,8 @@ def _match(p: Source, q: Source, allow_partial: bool) -> int:
                 f"{piece.path} is cut short: {piece.whole:,} of its {piece.rows:,} rows are there; allow_partial=True compares those"
             )
     if p.rows != q.rows:
-        raise ReadError(f"{p.name} has {p.rows:,} rows and {q.name} {q.rows:,}: allow_partial=True compares the first {min(p.rows, q.rows):,}")
+        fewer = min(p.rows, q.rows)
+        raise ReadError(f"{p.name} has {p.rows:,} rows and {q.name} {q.rows:,}: allow_partial=True compares the first {fewer:,}")
     return p.rows
 
 
@@ -168,7 +169,7 @@ def _block(
     try:
         if any(isinstance(b, Clipped) for b in blocks):
             plain = [b if isinstance(b, Clipped) else log_probs(_floats(b), form, half) for b, form, half in zip(blocks, forms, halves)]
-            pooled = pool(*plain, chosen)
+            pooled = pool(plain[0], plain[1], chosen)
             found = compare_batch(pooled.p, pooled.q, ("log_probs", "log_probs"), (False, False), None)
             found = found._replace(top_p=pooled.top_p, top_q=pooled.top_q, log_p=pooled.log_p, log_q=pooled.log_q)
         else:
@@ -185,9 +186,8 @@ def _place(error: NotComparable, sides: tuple[Source, Source], rows: Array, bloc
     text = str(error)
     if "holds NaN" in text:
         held = [side for side, b in zip(sides, blocks) if _has_nan(b, error.row)]
-        return (
-            f"{' and '.join(side.name for side in held)}: {(held or sides)[0].where(row)} holds NaN; allow_partial=True leaves such rows out"
-        )
+        names = " and ".join(side.name for side in held)
+        return f"{names}: {(held or sides)[0].where(row)} holds NaN; allow_partial=True leaves such rows out"
     side = sides[1] if text.startswith("q ") else sides[0]
     return f"{side.name}: {side.where(row)}{text[text.find('row') :].partition(' ')[2].lstrip('0123456789')}"
 
@@ -235,7 +235,7 @@ def _notes(sides: tuple[Source, Source], rows: int, missing: int, other_text: in
         notes.append(f"{other_text:,} rows whose tokens differ were left out.")
     if any(side.kind == "llama.cpp" for side in sides):
         notes.append(
-            "llama.cpp's files clip small probabilities and store logarithms in 16 bits. What is clipped on either side is one bucket here, so each "
-            "divergence is a lower bound; the rounding alone makes a KL of about 1e-8."
+            "llama.cpp's files clip small probabilities and store logarithms in 16 bits. What is clipped on either side is one bucket "
+            "here, so each divergence is a lower bound; the rounding alone makes a KL of about 1e-8."
         )
     return tuple(notes)

@@ -83,8 +83,9 @@ class Side(NamedTuple):
 class ModelComparison:
     """What `compare` returns for two models' outputs. `str()` is the table of the command, notebooks show it as HTML.
 
-    Divergences are in `unit`, one a row; `kl_pq.mean` is the figure people quote. `sizes` are values of KL(P‖Q) and how many rows they stand for,
-    in ascending order, each within 0.1 % of those rows'. `llama_cpp` is the mean, with its error, of the figure llama.cpp itself prints.
+    Divergences are in `unit`, one a row; `kl_pq.mean` is the figure people quote. `sizes` are values of KL(P‖Q) and how many rows they
+    stand for, in ascending order, each within 0.1 % of those rows'. `llama_cpp` is the mean, with its error, of the figure llama.cpp
+    itself prints.
     """
 
     rows: int

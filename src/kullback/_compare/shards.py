@@ -1,7 +1,7 @@
 """Files of arrays, [rows, categories] each, as one long array that is read a block of rows at a time.
 
-.npy, .npz and .safetensors are mapped, not loaded: memory does not grow with them. Nothing is ever unpickled: .npy without pickles only, .pt
-by PyTorch's reader of weights. What is wrong with a file is said in one sentence (`ReadError`).
+.npy, .npz and .safetensors are mapped, not loaded: memory does not grow with them. Nothing is ever unpickled: .npy without pickles only,
+.pt by PyTorch's reader of weights. What is wrong with a file is said in one sentence (`ReadError`).
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ _PT_BYTES = 1 << 28
 
 
 class Stored(NamedTuple):
-    """An array in a file: its shape there, how many of its leading entries are whole, and `read(start, stop)` of rows, flattened to two axes."""
+    """An array in a file: its shape there, how many of its rows are whole, and `read(start, stop)` of rows, flattened to two axes."""
 
     shape: tuple[int, ...]
     dtype: str
@@ -180,7 +180,7 @@ def _npy(path: Path) -> dict[str, Stored]:
         return {"": _mapped(path, offset, size, shape, dtype)}
     if len(shape) != 2 or size - offset < math.prod(shape) * dtype.itemsize:
         raise ReadError(
-            f"{path} is in Fortran order and {'cut short' if len(shape) == 2 else 'has more than two axes'}: save it with np.ascontiguousarray"
+            f"{path} is in Fortran order and {'cut short' if len(shape) == 2 else 'has 3 axes or more'}: save it with np.ascontiguousarray"
         )
 
     def read(start: int, stop: int) -> Array:
@@ -225,7 +225,7 @@ def _unzipped(path: Path, member: str, header: int, shape: tuple[int, ...], dtyp
     def read(start: int, stop: int) -> Array:
         try:
             if state["file"] is None or state["at"] != start:
-                state["file"] = zipfile.ZipFile(path).open(member)
+                state["file"] = zipfile.ZipFile(path).open(member)  # noqa: SIM115 (open from one block to the next)
                 state["file"].seek(header + start * width)
             data = state["file"].read((stop - start) * width)
         except (zipfile.BadZipFile, zipfile.zlib.error, EOFError) as error:  # type: ignore[attr-defined]

@@ -1,4 +1,4 @@
-"""What the caller names as P or Q → a `Source`: rows × categories, read a block at a time. Files, directories, patterns, arrays in memory."""
+"""What the caller names as P or Q (files, directories, patterns, arrays in memory) → a `Source`, read a block of rows at a time."""
 
 from __future__ import annotations
 

@@ -1,6 +1,7 @@
 """What is kept of a stream of numbers: moments, percentiles, the worst rows. Merging two of a kind is as if one had seen both streams.
 
-Memory is bounded: beyond `KEPT` values percentiles come from a sketch whose every answer is within `ACCURACY` (relative) of the value at that rank.
+Memory is bounded: beyond `KEPT` values percentiles come from a sketch whose answers are within `ACCURACY` (relative) of the value at
+that rank.
 """
 
 from __future__ import annotations
@@ -145,9 +146,9 @@ class Spread:
     @classmethod
     def from_dict(cls, saved: dict[str, Any]) -> Spread:
         kept = saved["kept"]
-        places = ({int(i): int(n) for i, n in saved[name]} for name in ("buckets", "negative"))
-        numbers = (saved[name] for name in ("count", "low", "high", "zero", "infinite"))
-        return cls(*numbers, *places, None if kept is None else [_unpacked(kept)])
+        places: dict[str, Any] = {side: {int(i): int(n) for i, n in saved[side]} for side in ("buckets", "negative")}
+        numbers = {name: saved[name] for name in ("count", "low", "high", "zero", "infinite")}
+        return cls(**numbers, **places, kept=None if kept is None else [_unpacked(kept)])
 
 
 def _between(ordered: Floats, rank: float) -> float:

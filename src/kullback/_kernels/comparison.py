@@ -1,7 +1,7 @@
-"""Everything a comparison asks of a pair of rows, in one pass over them: KL both ways, JS, the likeliest category, one category's log-probability.
+"""Everything a comparison asks of a pair of rows, in one pass over them: KL both ways, JS, the likeliest category, one's log-probability.
 
 On as many threads as the process may use, and in memory that does not grow with the number of rows. Each figure is good to 5e-6 of itself:
-float32 where its bound allows that, else float64; rows too close, or out of the ordinary, are left for the general formula (`decided` False).
+float32 where its bound allows that, else float64; rows too close, or out of the ordinary, are left for the general formula (not `decided`).
 """
 
 from __future__ import annotations
@@ -44,7 +44,7 @@ class Rows(NamedTuple):
 
 
 def _sum(x: Array, y: Array | None = None) -> Array:
-    """Row sums of x y (of x alone for y None) in float64, in short pieces: exact enough, and too short for a BLAS with threads of its own."""
+    """Row sums of x y (of x alone for y None) in float64, in short pieces: exact enough, and too short for a BLAS with threads."""
     n, length = x.shape
     whole = length - length % PIECE
     ones = _ONES[x.dtype]
@@ -183,10 +183,8 @@ def _in_float64(tile: _Tile) -> Rows:
 def compare_rows(x: Array, y: Array, forms: tuple[str, str], tolerances: tuple[float, float], chosen: Array | None = None) -> Rows:
     """Of two (rows, categories) arrays of float32 or float64. `chosen`: a category a row, the likeliest of x by default."""
     count, columns = x.shape
-    found = Rows(
-        *(np.empty(count) for _ in range(3)), *(np.empty(count, np.intp) for _ in range(2)),
-        *(np.empty(count) for _ in range(2)), np.zeros(count, bool),
-    )  # fmt: skip
+    reals, places = np.empty((5, count)), np.empty((2, count), np.intp)
+    found = Rows(reals[0], reals[1], reals[2], places[0], places[1], reals[3], reals[4], np.zeros(count, bool))
     alike = (forms[0] in LOG_FORMS) == (forms[1] in LOG_FORMS)
     single = alike and x.dtype == y.dtype == np.float32
     height = max(1, _TILE // columns)

@@ -256,7 +256,7 @@ class NotWeights(ValueError):
 
 
 def load_weights(path: str) -> dict[str, tuple[Any, bool]]:
-    """The tensors in a file as NumPy arrays on its memory, by name, and whether their numbers are the bits of bfloat16. Runs nothing in it."""
+    """The tensors in a file as NumPy arrays on its memory, by name; True where the numbers are bits of bfloat16. Runs nothing in it."""
     import pickle
     import zipfile
 
@@ -272,9 +272,7 @@ def load_weights(path: str) -> dict[str, tuple[Any, bool]]:
     found = {}
     for name, tensor in named.items():
         if not isinstance(tensor, torch.Tensor) or tensor.layout is not torch.strided:
-            raise NotWeights(
-                f"holds {'a ' + type(tensor).__name__ if name == '' else repr(name)} that is no dense tensor: save a tensor, or a dict of tensors"
-            )
+            raise NotWeights(f"holds a {type(tensor).__name__} ({name!r}), which is no dense tensor: save a tensor, or a dict of tensors")
         if not (is_float(tensor) or is_integer(tensor)):
             raise NotWeights(f"holds dtype {tensor.dtype}: use float16, bfloat16, float32, float64 or an integer type")
         tensor = tensor.detach().contiguous()

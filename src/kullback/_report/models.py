@@ -81,7 +81,8 @@ def conventions(c: ModelComparison) -> list[str]:
         f"{n:,} {what}" for n, what in ((c.nan_rows, "with NaN"), (c.masked_rows, "masked"), (c.missing_rows, "missing on one side")) if n
     ]
     lines = [
-        f"P is the reference. KL(P‖Q) = Σ p log(p/q) of each row's normalised distributions, {log} logarithm; JS = ½KL(P‖M) + ½KL(Q‖M), M = ½(P + Q).",
+        f"P is the reference. KL(P‖Q) = Σ p log(p/q) of each row's normalised distributions, {log} logarithm; "
+        "JS = ½KL(P‖M) + ½KL(Q‖M), M = ½(P + Q).",
         f"Δp = q − p of {token}. Same top: the first of equals counts. ±: standard error of the mean, as if rows were independent.",
         f"Percentiles are {percentiles}. Nothing is clipped or smoothed.",
     ]
@@ -201,7 +202,8 @@ def to_fragment(c: ModelComparison) -> str:
     return (
         '<div style="color:inherit;background:transparent;font-variant-numeric:tabular-nums">'
         f"<div><b>{escape(headline(c))}</b></div>{sides}"
-        f'<table style="{style}"><thead>{line(headers, "th")}</thead><tbody>{body}</tbody></table><table style="{style}"><tbody>{others}</tbody></table>'
+        f'<table style="{style}"><thead>{line(headers, "th")}</thead><tbody>{body}</tbody></table>'
+        f'<table style="{style}"><tbody>{others}</tbody></table>'
         f'<div style="opacity:.75;font-size:90%">{"<br>".join(map(escape, (*c.notes, *conventions(c))))}</div></div>'
     )
 
@@ -253,7 +255,7 @@ def to_html(c: ModelComparison) -> str:
     bins = [
         {"p": round(100 * b.p, 3), "q": round(100 * b.q, 3), "low": round(100 * max(0.0, b.q - b.rms_delta), 3),
          "high": round(100 * min(1.0, b.q + b.rms_delta), 3),
-         "title": f"{b.rows:,} rows with p from {b.low:.1f} to {b.high:.1f}: p {number(b.p)}, q {number(b.q)} on average, RMS Δp {_percent(b.rms_delta)}"}
+         "title": f"{b.rows:,} rows, p from {b.low:.1f} to {b.high:.1f}: mean p {number(b.p)}, q {number(b.q)}, RMS {_percent(b.rms_delta)}"}
         for b in c.calibration
     ]  # fmt: skip
     headers, worst = _worst(c)

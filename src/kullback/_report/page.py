@@ -1,6 +1,6 @@
 """Pages from templates, and files that are written whole or not at all.
 
-`render` fills a template of `templates/` that extends base.html; everything is escaped, and the page's own policy lets only its one script run.
+`render` fills a template of `templates/` that extends base.html; everything is escaped, and the page's policy lets only its one script run.
 """
 
 from __future__ import annotations
