@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import os
-import resource
 import subprocess
 import sys
 import zipfile
@@ -278,8 +277,8 @@ class TestLlama:
 
 
 def test_memory_does_not_grow_with_rows(tmp_path):
-    """A file of 512 MiB, in a process that may hold 330 MiB of its own above what importing takes."""
-    rows, categories = 4096, 32768
+    """Two files of 320 MiB, which take no more than 250 MiB above what importing takes: blocks of both, and what threads work in."""
+    rows, categories = 2560, 32768
     block = np.random.default_rng(0).normal(size=(64, categories)).astype(np.float32)
     for name, shift in (("p", 0.0), ("q", 0.5)):
         out = np.lib.format.open_memmap(tmp_path / f"{name}.npy", "w+", np.float32, (rows, categories))
@@ -296,8 +295,7 @@ def test_memory_does_not_grow_with_rows(tmp_path):
     done = subprocess.run(arguments, capture_output=True, text=True, check=True, env={**os.environ, "OMP_NUM_THREADS": "2"})
     count, grown = map(int, done.stdout.split())
     assert count == rows
-    assert grown < 330 * 1024  # KiB; both files together are 1 GiB
-    assert resource.RUSAGE_SELF == 0
+    assert grown < 250 * 1024  # KiB
 
 
 def cut(path, share=0.6):

@@ -55,10 +55,10 @@ def is_llama(path: Path) -> bool:
 def open_llama(path: Path) -> Piece:
     size = path.stat().st_size
     with open(path, "rb") as file:
-        header = np.frombuffer(file.read(20)[8:], "<i4")
-    if len(header) < 3:
+        header = file.read(20)[8:]
+    if len(header) < 12:
         raise ReadError(f"{path} is a llama.cpp logits file cut short within its header")
-    context, vocabulary, chunks = map(int, header)
+    context, vocabulary, chunks = np.frombuffer(header, "<i4").tolist()
     if context < 2 or vocabulary < 1 or chunks < 1:
         raise ReadError(
             f"{path} is a llama.cpp logits file with {context} tokens a chunk, {vocabulary} categories and {chunks} chunks: no rows in it"

@@ -82,7 +82,7 @@ class _Tile(NamedTuple):
 
 # --- float32 ----------------------------------------------------------------------------------------------------------------------
 # With weights e of P, v = log(q/p) - c for some c, f = e^v - 1, and E the mean under P:
-#   m = E[v],  X = E[f],  S = X - m,  T = E[v f],
+#   S = E[f - v],  m = E[v],  X = S + m = E[f],  T = E[v f],
 #   KL(P||Q) = S + log1p(X) - X,   KL(Q||P) = (m + T)/(1 + X) - log1p(X),
 #   JS = KL(Q||P)/2 - KL(M||P),   KL(M||P) = E[(1 + g) log1p(g)] with g = (f - X)/(2 (1 + X)), since E[g] = 0.
 # Little cancels: S is half of T, KL(M||P) a quarter of KL(Q||P) where they are small; where they are not, `decided` looks.
@@ -111,16 +111,16 @@ def _in_float32(tile: _Tile) -> Rows:
         log_p = np.log(_at(x, tile.token)) - np.log(z)
     steepest = np.maximum.reduce(v, 1)
     change = _at(v, tile.token)
-    np.multiply(e, f, out=w)
-    t, mean_f = _sum(w, v) / z, _sum(w) / z
-    s = mean_f - m
+    t = _sum(e, np.multiply(v, f, out=w)) / z
+    s = _sum(e, np.subtract(f, v, out=w)) / z
+    mean_f = s + m
     gain = np.log1p(mean_f)
     kl_pq, kl_qp = s + (gain - mean_f), (m + t) / (1.0 + mean_f) - gain
     np.subtract(f, mean_f.astype(np.float32)[:, None], out=f)
     np.multiply(f, (0.5 / (1.0 + mean_f)).astype(np.float32)[:, None], out=f)
     np.log1p(f, out=v)
-    np.add(f, np.float32(1.0), out=f)
-    js = 0.5 * kl_qp - _sum(e, np.multiply(f, v, out=v)) / z
+    # E[g] is 0 but for rounding, which is taken off again.
+    js = 0.5 * kl_qp - (_sum(e, np.multiply(f, v, out=w)) + _sum(e, np.subtract(v, f, out=v))) / z
 
     least = _LEAST * (1.0 + np.abs(c.astype(np.float64)) / 4.0) ** 2
     decided = (kl_pq >= least) & (kl_qp >= least) & (js >= least / 4.0) & (js >= 0.05 * kl_qp) & (m * m <= kl_pq) & (steepest <= _STEEP)

@@ -255,7 +255,7 @@ def to_html(c: ModelComparison) -> str:
     bins = [
         {"p": round(100 * b.p, 3), "q": round(100 * b.q, 3), "low": round(100 * max(0.0, b.q - b.rms_delta), 3),
          "high": round(100 * min(1.0, b.q + b.rms_delta), 3),
-         "title": f"{b.rows:,} rows, p from {b.low:.1f} to {b.high:.1f}: mean p {number(b.p)}, q {number(b.q)}, RMS {_percent(b.rms_delta)}"}
+         "title": f"{b.rows:,} rows, p {b.low:.1f} to {b.high:.1f}: mean p {number(b.p)}, q {number(b.q)}, RMS {_percent(b.rms_delta)}"}
         for b in c.calibration
     ]  # fmt: skip
     headers, worst = _worst(c)
