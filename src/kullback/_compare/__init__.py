@@ -53,14 +53,12 @@ def kind_of(a: Any, b: Any) -> str:
 
     kinds = []
     for side in (a, b):
-        if isinstance(side, (str, os.PathLike)):
-            files = listed(side)  # says so if there are none
         if is_table(side):
             kinds.append("tables")
         elif is_model_output(side):
             kinds.append("models")
         elif isinstance(side, (str, os.PathLike)):
-            raise unknown(files[0])
+            raise unknown(listed(side)[0])
         else:
             raise ReadError(f"a {type(side).__name__} cannot be compared: pass an array, a table, or the name of a file")
     if kinds[0] != kinds[1]:

@@ -123,7 +123,7 @@ class ModelComparison:
         return f"the mean of KL(P‖Q), {self.kl_pq.mean:.6g} {self.unit}, is over {limit:g}"
 
     def to_dict(self) -> dict[str, Any]:
-        """As JSON can hold it, by the schema in docs/compare.schema.json; numbers that are not finite are "inf", "-inf" and "nan"."""
+        """As JSON can hold it, by the schema in models.schema.json beside this; numbers that are not finite are "inf", "-inf" and "nan"."""
         from .. import __version__
 
         figures = {name: _plain(getattr(self, name)) for name in ("kl_pq", "kl_qp", "js", "delta_p")}
