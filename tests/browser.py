@@ -38,4 +38,6 @@ class Watched:
         assert self.asked[0].startswith("file://")
 
     def column(self, index):
-        return self.page.eval_on_selector_all(f"table.sortable tbody tr:not([hidden]) td:nth-child({index + 1})", "cells => cells.map(c => c.textContent)")
+        return self.page.eval_on_selector_all(
+            f"table.sortable tbody tr:not([hidden]) td:nth-child({index + 1})", "cells => cells.map(c => c.textContent)"
+        )

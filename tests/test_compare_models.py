@@ -55,7 +55,9 @@ def test_rows_from_logits(rng, categories, noise, dtype):
     np.testing.assert_allclose(found.log_q, logs, atol=1e-5)
 
 
-@pytest.mark.parametrize("forms", [("probs", "probs"), ("log_probs", "logits"), ("probs", "logits"), ("counts", "probs"), ("logits", "counts")])
+@pytest.mark.parametrize(
+    "forms", [("probs", "probs"), ("log_probs", "logits"), ("probs", "logits"), ("counts", "probs"), ("logits", "counts")]
+)
 @pytest.mark.parametrize("noise", [0.02, 0.5])
 def test_rows_from_every_form(rng, forms, noise):
     p, q = (softmax(x) for x in pair(rng, 60, 300, noise))
@@ -71,7 +73,10 @@ def test_rows_from_every_form(rng, forms, noise):
         close(statistic.minimum, values.min())
     x, y = x.astype(np.float32), y.astype(np.float32)
     if forms == ("probs", "probs"):
-        close(kb.compare(x, y).js.mean, truth(x / x.astype(np.longdouble).sum(1, keepdims=True), y / y.astype(np.longdouble).sum(1, keepdims=True))[2].mean())
+        close(
+            kb.compare(x, y).js.mean,
+            truth(x / x.astype(np.longdouble).sum(1, keepdims=True), y / y.astype(np.longdouble).sum(1, keepdims=True))[2].mean(),
+        )
 
 
 def test_zeros_on_either_side():

@@ -264,7 +264,7 @@ def to_html(c: ModelComparison) -> str:
     cards = [
         ("Mean KL(P‖Q)", number(c.kl_pq.mean), f"± {number(c.kl_pq.standard_error, 2)} {c.unit}"),
         ("Median", number(c.kl_pq.median), c.unit),
-        ("99 of 100 rows below", number(c.kl_pq.percentiles["99"]), c.unit),
+        ("99% are below", number(c.kl_pq.percentiles["99"]), c.unit),
         ("Mean KL(Q‖P)", number(c.kl_qp.mean), f"± {number(c.kl_qp.standard_error, 2)} {c.unit}"),
         ("Mean JS", number(c.js.mean), f"± {number(c.js.standard_error, 2)} {c.unit}"),
         ("Same top", _percent(c.same_top.value, 1), f"± {_percent(c.same_top.standard_error, 1)}"),
