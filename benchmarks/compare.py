@@ -3,8 +3,8 @@
     python benchmarks/compare.py [--rows 1024] [--categories 32768] [--rounds 5]
 
 Writes benchmarks/results/compare.csv and the table in docs/compare.md. The comparison reads both files (from the page cache) and computes
-KL both ways, JS, top-1 agreement and Δp; kb.kl computes KL(P‖Q) only. Both run in every round, and the best of each counts. For the memory each
-size runs in a process of its own.
+KL both ways, JS, top-1 agreement and Δp; kb.kl computes KL(P‖Q) only. Both run in every round, and the best of each counts. For the memory
+each size runs in a process of its own.
 """
 
 from __future__ import annotations
@@ -88,7 +88,7 @@ def main() -> None:
         writer.writeheader()
         writer.writerows(found)
     lines = [
-        f"{platform.processor() or platform.machine()}, {os.cpu_count()} cores; Python {platform.python_version()}, NumPy {np.__version__}; "
+        f"{platform.machine()}, {os.cpu_count()} cores; Python {platform.python_version()}, NumPy {np.__version__}; "
         f"{rows} × {categories} float32.",
         "",
         "| from | mean KL | `compare` on files, ns an element | `kb.kl` in memory, ns | speed |",

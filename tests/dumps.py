@@ -6,7 +6,7 @@ import numpy as np
 
 
 def write_llama(path, logits, tokens, *, window=16.0):
-    """As llama.cpp's perplexity tool does with `--kl-divergence-base`, from its source: logits [chunks·rows, vocabulary], tokens [chunks, context]."""
+    """As llama.cpp's perplexity tool does with `--kl-divergence-base`: logits [chunks·rows, vocabulary], tokens [chunks, context]."""
     chunks, context = tokens.shape
     vocabulary = logits.shape[1]
     assert len(logits) == chunks * (context - 1 - context // 2)

@@ -120,7 +120,7 @@ def test_markdown(run, here):
 
 class TestReport:
     def test_it_is_written(self, run, here):
-        code, out, err = run("p.npy", "q.npy", "--form", "logits", "--report", "out.html")
+        code, _, err = run("p.npy", "q.npy", "--form", "logits", "--report", "out.html")
         assert (code, err) == (0, "")
         text = Path("out.html").read_text(encoding="utf-8")
         assert text.startswith("<!doctype html>")
@@ -149,7 +149,6 @@ class TestReport:
                 file = real(*arguments, **options)
                 file.write(" " * 10)  # something gets through
                 file.flush()
-                monkeypatch.setattr(file, "write", full, raising=False)
                 return _Full(file, full)
 
             monkeypatch.setattr(page.os, "fdopen", opened)
@@ -160,12 +159,6 @@ class TestReport:
         assert err == "kullback compare: cannot write out.html: No space left on device; nothing was left there\n"
         assert Path("out.html").read_text() == "yesterday's"
         assert sorted(os.listdir()) == ["out.html", "p.npy", "q.npy"]
-
-    def test_a_full_device(self):
-        """A real one: the kernel's own."""
-        with pytest.raises(OSError, match="No space left"), open("/dev/full", "w") as file:
-            file.write("x")
-            file.flush()
 
     def test_an_interrupt_leaves_nothing(self, here, monkeypatch):
         monkeypatch.setattr(page.os, "fsync", lambda _: (_ for _ in ()).throw(KeyboardInterrupt))
@@ -228,15 +221,15 @@ def test_a_file_that_may_not_be_read(run, here):
 
 
 def test_progress_on_a_terminal(here):
-    rows = np.tile(here[0], (4000, 60))
+    rows = np.tile(here[0], (1500, 15))
     np.save("p.npy", rows)
     np.save("q.npy", rows[::-1].copy())
-    shown = on_a_terminal(100, "-m", "kullback", "compare", "p.npy", "q.npy", "--form", "logits")
-    assert re.search(r"160000/160000", shown)
+    shown = on_a_terminal(100, "-m", "kullback", "compare", "p.npy", "q.npy", "--form", "logits", OMP_NUM_THREADS="1")
+    assert re.search(r"60000/60000", shown)
     assert re.search(r"[\d,]+/s", shown)
     assert "left" in shown
     hide = "import sys; sys.modules['rich'] = None; from kullback._cli import main; sys.exit(main(sys.argv[1:]))"
-    assert "100% of 160,000 rows" in on_a_terminal(100, "-c", hide, "compare", "p.npy", "q.npy", "--form", "logits")
+    assert "100% of 60,000 rows" in on_a_terminal(100, "-c", hide, "compare", "p.npy", "q.npy", "--form", "logits")
 
 
 def test_the_readme_shows_what_is_printed():

@@ -172,8 +172,8 @@ def files(tmp_path_factory):
 
 
 KINDS = [
-    ".npy", "_3d.npy", "_half.npy", "_fortran.npy", ".npz", "_packed.npz", ".safetensors", "_half.safetensors", ".pt", "_dict.pt", ".kld", "_shards",
-    "_shards/part*.npy",
+    ".npy", "_3d.npy", "_half.npy", "_fortran.npy", ".npz", "_packed.npz", ".safetensors", "_half.safetensors", ".pt", "_dict.pt", ".kld",
+    "_shards", "_shards/part*.npy",
 ]  # fmt: skip
 
 
@@ -236,7 +236,7 @@ class TestLlama:
         ]
         expected = truth(*pooled)
         assert hidden.mean() > 0.2
-        # Codes are rounded: 1.2e-4 (1.8e-4 at a window of 24) in each logarithm; a mean KL near 0.3, some of whose terms are many times that.
+        # Codes are rounded: 1.2e-4 (1.8e-4 at a window of 24) in each logarithm; a mean KL near 0.3, some of whose terms are larger.
         np.testing.assert_allclose(found.kl_pq.mean, expected[0].mean(), rtol=2e-3)
         np.testing.assert_allclose(found.kl_qp.mean, expected[1].mean(), rtol=2e-3)
         full = truth(softmax(p), softmax(q))[0]
@@ -245,7 +245,7 @@ class TestLlama:
 
     def test_their_own_figure(self, tmp_path, rng):
         """llama.cpp: the sum of p (log p - log q) over log p > -16, p as stored, q as it is."""
-        p, q = self.make(tmp_path, rng, 8.0, 1.0)
+        _, q = self.make(tmp_path, rng, 8.0, 1.0)
         np.save(tmp_path / "q.npy", q)
         found = kb.compare(tmp_path / "p.kld", tmp_path / "q.npy", form=("log_probs", "logits"))
         stored = open_llama(tmp_path / "p.kld").read(0, ROWS)
@@ -463,7 +463,7 @@ class TestRefused:
         np.save("shards/b.npy", bad[20:])
         self.refused("shards", "shards: row 23 (shards/b.npy, row 3) sums to 1.5, not 1", form="probs")
         write_llama("p.kld", self.p, np.zeros((CHUNKS, CONTEXT), int))
-        with pytest.raises(ReadError, match="row 23 sums to 1.5"):
+        with pytest.raises(ReadError, match=r"row 23 sums to 1\.5"):
             kb.compare("p.kld", bad, form=("log_probs", "probs"))
 
     def test_forms_and_tokens(self, here):

@@ -74,7 +74,8 @@ def test_it_fits_and_can_be_read(browser, report, scheme, width, height):
     # WCAG's contrast of text and card: at least 4.5 for body and for grey text.
     contrast = page.evaluate(
         """() => {
-        const light = c => { const v = c.match(/[\\d.]+/g).slice(0, 3).map(x => x / 255).map(x => x <= .03928 ? x / 12.92 : ((x + .055) / 1.055) ** 2.4);
+        const linear = x => x <= .03928 ? x / 12.92 : ((x + .055) / 1.055) ** 2.4;
+        const light = c => { const v = c.match(/[\\d.]+/g).slice(0, 3).map(x => linear(x / 255));
             return .2126 * v[0] + .7152 * v[1] + .0722 * v[2] };
         const style = s => getComputedStyle(document.querySelector(s));
         const back = light(style('.card').backgroundColor);

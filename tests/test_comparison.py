@@ -119,7 +119,7 @@ def test_refusals(data):
             kb.Comparison().update(p, q, form="logits", tokens=wrong)
     with pytest.raises(ValueError, match="tokens is float64 of shape"):
         kb.Comparison().update(p, q, form="logits", tokens=tokens * 1.0)
-    with pytest.raises(ValueError, match="q row 0 .*pass form='logits'"):
+    with pytest.raises(ValueError, match=r"q row 0 .*pass form='logits'"):
         kb.Comparison().update(softmax(p).astype(float), q)
     with pytest.raises(TypeError, match="merge takes a Comparison, not a dict"):
         seen.merge(seen.to_dict())

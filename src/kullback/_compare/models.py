@@ -9,6 +9,7 @@ from typing import Any
 import numpy as np
 
 from .._forms import parse_form
+from .._kernels.comparison import block_rows
 from .._read import ReadError
 from .comparison import Comparison, NotComparable, compare_batch
 from .llama import Clipped, pool
@@ -18,8 +19,6 @@ from .sources import Source, host, open_source
 
 Array = Any
 
-# Elements of a block of either side.
-_BLOCK = 1 << 23
 _LOG_FORMS = ("logits", "log_probs")
 
 
@@ -42,7 +41,7 @@ def compare_models(
     seen = Comparison(top=top)
     missing = other_text = done = 0
     edges = {int(edge) for side in sides for edge in side.starts} | token_edges
-    height = max(1, _BLOCK // sides[0].categories)
+    height = block_rows(sides[0].categories)
     for start, stop in natural_blocks(edges, rows, height):
         whole = min(side.whole(start, stop) for side in sides)
         missing += stop - start - whole

@@ -11,7 +11,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from .cpu import _Buffers, _on_threads
+from .cpu import _Buffers, _on_threads, thread_count
 from .cpu_tiles import _ONES, PIECE, _vecdot
 
 Array = Any
@@ -20,7 +20,7 @@ LOG_FORMS = ("logits", "log_probs")
 # Elements in a tile; six buffers of them, in float64, are about what a core's caches hold.
 _TILE = 1 << 17
 # Elements a thread takes at a time.
-_TASK = 1 << 21
+_TASK = 1 << 20
 # Relative error asked of each way: half of what is promised.
 _GOAL = 2.5e-6
 _SINGLE, _DOUBLE = 2.0**-24, 2.0**-53
@@ -180,6 +180,16 @@ def _in_float64(tile: _Tile) -> Rows:
     return Rows(kl_pq, kl_qp, js, *tile.tops, log_at[0] - log_zp, log_at[1] - log_zq, decided)
 
 
+def _task_rows(columns: int) -> int:
+    height = max(1, _TILE // columns)
+    return max(height, _TASK // columns // height * height)
+
+
+def block_rows(columns: int) -> int:
+    """How many rows to hand over at a time: four tasks a thread. Whole tasks, so that a row's figures do not depend on the number of threads."""
+    return _task_rows(columns) * 4 * thread_count()
+
+
 def compare_rows(x: Array, y: Array, forms: tuple[str, str], tolerances: tuple[float, float], chosen: Array | None = None) -> Rows:
     """Of two (rows, categories) arrays of float32 or float64. `chosen`: a category a row, the likeliest of x by default."""
     count, columns = x.shape
@@ -187,8 +197,7 @@ def compare_rows(x: Array, y: Array, forms: tuple[str, str], tolerances: tuple[f
     found = Rows(reals[0], reals[1], reals[2], places[0], places[1], reals[3], reals[4], np.zeros(count, bool))
     alike = (forms[0] in LOG_FORMS) == (forms[1] in LOG_FORMS)
     single = alike and x.dtype == y.dtype == np.float32
-    height = max(1, _TILE // columns)
-    step = max(height, _TASK // columns // height * height)
+    height, step = max(1, _TILE // columns), _task_rows(columns)
 
     def make(rows: Any, tops: tuple[Array, Array], buffer: _Buffers) -> _Tile:
         return _Tile((x[rows], y[rows]), forms, tolerances, tops, tops[0] if chosen is None else chosen[rows], buffer)
