@@ -29,7 +29,7 @@ def compare(a: Any, b: Any, **options: Any) -> Any:
     >>> import kullback as kb
     >>> found = kb.compare([[2.0, 1.0, 0.0], [0.0, 0.0, 5.0]], [[1.5, 1.0, 0.5], [0.0, 1.0, 4.0]], form="logits")
     >>> found
-    <ModelComparison of 2 rows: mean KL(P‖Q) = 0.0464107 ± 0.014 nats>
+    <ModelComparison of 2 rows: mean KL(P‖Q) = 0.0464109 ± 0.014 nats>
     >>> found.same_top.value, found.worst[0].row
     (1.0, 0)
     """

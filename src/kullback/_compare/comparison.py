@@ -88,11 +88,11 @@ class Comparison:
     >>> seen = kb.Comparison()
     >>> seen.update([[0.5, 0.3, 0.2]], [[0.4, 0.4, 0.2]])
     >>> other = kb.Comparison(start=1)
-    >>> other.update([[1.0, 1.0, 0.0]], [[0.0, 1.0, 1.0]], form="logits", tokens=[1])
+    >>> other.update([[1.0, 1.0, 0.0]], [[0.0, 1.0, 1.0]], form="logits")
     >>> seen.merge(other)
     >>> result = seen.result()
     >>> result.rows, [row.row for row in result.worst], f"{result.kl_pq.mean:.6f}"
-    (2, [1, 0], '0.220483')
+    (2, [1, 0], '0.146112')
     """
 
     def __init__(self, *, start: int = 0, top: int = 20) -> None:
