@@ -1,10 +1,10 @@
 PYTHON ?= python3
 BIN := .venv/bin
 
-.PHONY: test check benchmarks clean
+.PHONY: test check browser benchmarks clean
 
 # Everything on a fresh machine: environment, linters, the built package, all tests.
-test: check
+test: check browser
 	$(BIN)/python -m pytest -n 2 --dist worksteal
 
 check: .venv/ready
@@ -12,6 +12,13 @@ check: .venv/ready
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
 	$(BIN)/mypy
+
+# Reports are tested in a real Chromium; playwright drives the system's.
+browser:
+	@command -v chromium >/dev/null || command -v chromium-browser >/dev/null || command -v google-chrome >/dev/null || \
+	if [ "$$(id -u)" = 0 ] && command -v apt-get >/dev/null; \
+	then apt-get update -qq && DEBIAN_FRONTEND=noninteractive apt-get install -qq -y --no-install-recommends chromium fonts-dejavu-core >/dev/null; \
+	else echo "The tests of reports need Chromium: sudo apt-get install chromium, or put chromium on the PATH" >&2; exit 1; fi
 
 .venv/ready: requirements-test.txt
 	$(PYTHON) -m venv .venv
@@ -24,6 +31,7 @@ benchmarks: check
 	$(BIN)/python benchmarks/accuracy.py
 	$(BIN)/python benchmarks/cpu.py
 	$(BIN)/python benchmarks/estimators.py
+	$(BIN)/python benchmarks/compare.py
 
 clean:
 	rm -rf .venv build dist .pytest_cache .mypy_cache .ruff_cache .hypothesis

@@ -22,7 +22,7 @@ ROOT = Path(__file__).resolve().parents[1]
 LAYERS = [
     "_ops", "_kernels", "_pairs", "_calculus", "_forms", "_checks", "_reduce", "_divergences", "_entropies", "_literal", "_patching",
     "_distributions", "estimators", "_dispatch", "distributions", "losses",
-    "torch", "jax", "tensorflow", "keras", "tinygrad", "_report", "_explain", "_read", "_compare", "_lint", "_cli", "__main__",
+    "torch", "jax", "tensorflow", "keras", "tinygrad", "_read", "_report", "_explain", "_compare", "_lint", "_cli", "__main__",
 ]  # fmt: skip
 # The modules with other libraries' names: each may import what it is named after, and none may import another.
 SURFACES = {

@@ -15,6 +15,8 @@ import numpy as np
 import pytest
 import torch
 
+import kullback as kb
+
 FOLDER = Path(__file__).resolve().parents[1] / "examples"
 SCRIPTS = sorted(path.stem for path in FOLDER.glob("*.py"))
 README = (FOLDER / "README.md").read_text()
@@ -210,3 +212,23 @@ def test_policy_kl(run):
     exact, token, written = ends.values()
     assert exact < 0.002 < 5 * exact < token < 0.02
     assert written > 0.2
+
+
+def test_compare_models(run, tmp_path):
+    names = run("compare_models")
+    found = names["result"]
+    main, main.__globals__["print"] = names["main"], lambda *_, **__: None
+    main(write=tmp_path)
+    # The shards hold float32 of the same logits, and so does the data that is shipped, from some other machine.
+    for folder, tolerance in ((tmp_path, 1e-5), (FOLDER / "data", 0.05)):
+        from_files = kb.compare(folder / "reference", folder / "quantised")
+        assert from_files.rows == found.rows
+        assert from_files.kl_pq.mean == pytest.approx(found.kl_pq.mean, rel=tolerance)
+        assert from_files.perplexity.q == pytest.approx(found.perplexity.q, rel=tolerance)
+    assert sum(path.stat().st_size for path in (FOLDER / "data").rglob("*.npz")) < 300_000
+    # By hand, from the shards.
+    p, q = (
+        np.concatenate([np.load(path)["logits"] for path in sorted((tmp_path / name).iterdir())]) for name in ("reference", "quantised")
+    )
+    p, q = (np.exp(x.astype(float)) / np.exp(x.astype(float)).sum(1, keepdims=True) for x in (p, q))
+    assert found.kl_pq.mean == pytest.approx((p * np.log(p / q)).sum(1).mean(), rel=1e-5)

@@ -1,5 +1,7 @@
 """Relative entropy (KL divergence), exact, in the array framework you already use."""
 
+from ._compare import compare
+from ._compare.comparison import Comparison
 from ._dispatch import kl, relative_entropy
 from ._distributions.objects import NoClosedForm
 from ._divergences import jeffreys, js, kl_div, rel_entr, renyi
@@ -9,8 +11,10 @@ from ._explain import Explanation, explain
 __version__ = "0.1.0"
 
 __all__ = [
+    "Comparison",
     "Explanation",
     "NoClosedForm",
+    "compare",
     "cross_entropy",
     "entropy",
     "explain",

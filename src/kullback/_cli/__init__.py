@@ -15,7 +15,7 @@ from collections.abc import Sequence
 from typing import NoReturn
 
 from .._read import ReadError
-from . import explain
+from . import compare, explain
 
 # Inline numbers that begin with a minus, which argparse would take for an option.
 _NEGATIVE = re.compile(r"-(\d|\.\d|inf|nan)", re.IGNORECASE)
@@ -35,7 +35,8 @@ def main(argv: Sequence[str] | None = None) -> int:
         code = arguments.run(arguments)
         sys.stdout.flush()
     except BrokenPipeError:
-        _drop_output()  # whoever read this has had enough
+        _drop_output()  # whoever read this has had enough; what was decided stands
+        return getattr(arguments, "code", 0)
     except OSError as error:
         _drop_output()
         return _fail(arguments.command, f"cannot write the output: {error.strerror or error}")
@@ -45,9 +46,7 @@ def main(argv: Sequence[str] | None = None) -> int:
         return _fail(arguments.command, _as_options(str(error)))
     except KeyboardInterrupt:
         return 130
-    else:
-        return code or 0
-    return 0
+    return code or 0
 
 
 def _drop_output() -> None:
@@ -66,7 +65,7 @@ def _parser() -> argparse.ArgumentParser:
     parser = _Parser(prog="kullback", description="Relative entropy (KL divergence), exact.", allow_abbrev=False)
     parser.add_argument("--version", action="version", version=f"kullback {__version__}")
     commands = parser.add_subparsers(dest="command", metavar="command", required=True)
-    for command in (explain,):
+    for command in (compare, explain):
         command.add(commands)
     return parser
 

@@ -1,1 +1,68 @@
 """Files, tables and logits dumps → a record of how far apart they are."""
+
+from __future__ import annotations
+
+from typing import Any
+
+
+def compare(a: Any, b: Any, **options: Any) -> Any:
+    """How far apart two models' outputs, or two tables, are: a record with every figure, `a` being the reference, P.
+
+    Parameters
+    ----------
+    a, b : path, array or table
+        Model outputs: arrays of any framework of shape [rows, categories], `.npy`, `.npz`, `.safetensors`, `.pt` files, directories or
+        patterns of these, llama.cpp logits files, each against each. Tables: pandas, polars or Arrow objects, `.csv`, `.parquet`,
+        `.jsonl` files, profiles.
+    **options
+        For model outputs: `form` ("probs", "log_probs", "logits", "counts" or a pair; by default what a file says, else "probs"), `tokens`
+        (a whole number a row, or a file of them), `base` (2 for bits), `top` (worst rows to keep), `allow_partial`, `progress`.
+        For tables see `docs/compare.md`.
+
+    Returns
+    -------
+    record
+        With `to_dict()`, `to_json()`, `to_html()`, `to_markdown()`, `plot()` and a view in notebooks.
+
+    Examples
+    --------
+    >>> import kullback as kb
+    >>> found = kb.compare([[2.0, 1.0, 0.0], [0.0, 0.0, 5.0]], [[1.5, 1.0, 0.5], [0.0, 1.0, 4.0]], form="logits")
+    >>> found
+    <ModelComparison of 2 rows: mean KL(P‖Q) = 0.0464109 ± 0.014 nats>
+    >>> found.same_top.value, found.worst[0].row
+    (1.0, 0)
+    """
+    if kind_of(a, b) == "tables":
+        from .tables import compare_tables
+
+        return compare_tables(a, b, **options)
+    from .models import compare_models
+
+    return compare_models(a, b, **options)
+
+
+def kind_of(a: Any, b: Any) -> str:
+    """ "tables" or "models": what both are. Raises if they are not of a kind, or of none."""
+    import os
+
+    from .._read import ReadError
+    from .shards import listed
+    from .sources import is_model_output, unknown
+    from .tables import is_table
+
+    kinds = []
+    for side in (a, b):
+        if is_table(side):
+            kinds.append("tables")
+        elif is_model_output(side):
+            kinds.append("models")
+        elif isinstance(side, (str, os.PathLike)):
+            raise unknown(listed(side)[0])
+        else:
+            raise ReadError(f"a {type(side).__name__} cannot be compared: pass an array, a table, or the name of a file")
+    if kinds[0] != kinds[1]:
+        table = a if kinds[0] == "tables" else b
+        what = os.fspath(table) if isinstance(table, (str, os.PathLike)) else f"the {type(table).__name__}"
+        raise ReadError(f"{what} is a table and the other side a model's output: compare two of a kind")
+    return kinds[0]

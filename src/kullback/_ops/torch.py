@@ -280,3 +280,33 @@ def apply(evaluate: Any, gradients: Any, spec: Any, x: Any, y: Any = None, z: An
 
 def pad_last(x: Any, count: int, value: float) -> Any:
     return torch.nn.functional.pad(x, (0, count), value=value)
+
+
+class NotWeights(ValueError):
+    """Why a file cannot be read as weights; follows its name."""
+
+
+def load_weights(path: str) -> dict[str, tuple[Any, bool]]:
+    """The tensors in a file as NumPy arrays on its memory, by name; True where the numbers are bits of bfloat16. Runs nothing in it."""
+    import pickle
+    import zipfile
+
+    if not zipfile.is_zipfile(path):
+        raise NotWeights("is no .pt file of PyTorch 1.6 or later, or is cut short")
+    try:
+        loaded = torch.load(path, map_location="cpu", weights_only=True, mmap=True)
+    except pickle.UnpicklingError:
+        raise NotWeights("holds more than tensors; what it would run was not run: save a tensor, or a dict of tensors") from None
+    except (RuntimeError, ValueError, EOFError, KeyError, zipfile.BadZipFile) as error:
+        raise NotWeights(f"cannot be read as tensors, or is cut short: {str(error).splitlines()[0]}") from None
+    named = loaded if isinstance(loaded, dict) else {"": loaded}
+    found = {}
+    for name, tensor in named.items():
+        if not isinstance(tensor, torch.Tensor) or tensor.layout is not torch.strided:
+            raise NotWeights(f"holds a {type(tensor).__name__} ({name!r}), which is no dense tensor: save a tensor, or a dict of tensors")
+        if not (is_float(tensor) or is_integer(tensor)):
+            raise NotWeights(f"holds dtype {tensor.dtype}: use float16, bfloat16, float32, float64 or an integer type")
+        tensor = tensor.detach().contiguous()
+        half = tensor.dtype == torch.bfloat16
+        found[str(name)] = (tensor.view(torch.int16).numpy().view("uint16") if half else tensor.numpy(), half)
+    return found

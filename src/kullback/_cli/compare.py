@@ -1,0 +1,145 @@
+"""`kullback compare`: finds out what it was given, and prints, writes or judges the record."""
+
+from __future__ import annotations
+
+import argparse
+import re
+import sys
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from typing import Any
+
+from .._read import ReadError
+from . import compare_tables
+from .shared import base, positive, write
+
+
+def add(commands: Any) -> None:
+    parser = commands.add_parser(
+        "compare",
+        help="how far apart two models' outputs, or two tables, are",
+        description="How far Q is from P, the reference: two models' outputs, row by row, or two tables, column by column.",
+        epilog="examples:\n"
+        "  kullback compare reference.npy quantised.npy --form logits --report out.html\n"
+        "  kullback compare 'f16/*.safetensors' 'q4/*.safetensors' --fail-over 0.1\n"
+        "  kullback compare f16.kld q4.kld --markdown\n"
+        "  kullback compare last_month.parquet this_month.parquet --json",
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+        allow_abbrev=False,
+    )
+    what = (
+        "model outputs: .npy, .npz, .safetensors, .pt arrays [rows, categories], or llama.cpp logits files; "
+        "tables: .csv, .parquet, .jsonl, or a profile; or a directory or a quoted pattern of these"
+    )
+    parser.add_argument("p", metavar="P", help=what)
+    parser.add_argument("q", metavar="Q", help="the same")
+    parser.add_argument("--base", type=base, default=None, help="of the logarithm: e (nats, default), 2 (bits), 10, ...")
+    parser.add_argument("--top", type=positive, metavar="N", help="list the N worst (default: 5 printed, 20 in reports)")
+    parser.add_argument("--report", metavar="FILE", help="write a page of pictures and tables that opens offline")
+    parser.add_argument("--fail-over", type=_limit, metavar="X", help="exit with 1 if it is over X (models: the mean of KL(P‖Q))")
+    printed = parser.add_mutually_exclusive_group()
+    printed.add_argument("--json", action="store_true", help='print JSON (docs/compare.md); inf and nan as "inf", "-inf", "nan"')
+    printed.add_argument("--markdown", action="store_true", help="print Markdown, for a pull request")
+    models = parser.add_argument_group("model outputs")
+    models.add_argument("--form", help="what the numbers are: probs, log_probs, logits, counts, or a pair such as probs,logits")
+    models.add_argument("--tokens", metavar="FILE", help="the category that came true in each row: perplexities, and Δp of this one")
+    models.add_argument("--allow-partial", action="store_true", help="go on with what is whole: cut files, unequal lengths, rows with NaN")
+    compare_tables.add_options(parser)
+    parser.set_defaults(run=_run)
+
+
+def _limit(text: str) -> float:
+    try:
+        value = float(text)
+    except ValueError:
+        value = -1.0
+    if not value >= 0:
+        raise argparse.ArgumentTypeError(f"{text.strip()!r} is not a number of at least 0")
+    return value
+
+
+def _run(arguments: argparse.Namespace) -> int:
+    from .._report.page import check_target, write_whole
+
+    if arguments.report:
+        check_target(arguments.report)  # before the work, not after it
+    try:
+        found = _compare(arguments)
+    except ReadError as error:
+        raise ReadError(_as_options(str(error))) from None
+    except OSError as error:  # of reading: main() would take it for one of writing
+        raise ReadError(f"{error.filename or 'input'}: {error.strerror or error}") from None
+    if arguments.report:
+        write_whole(arguments.report, found.to_html())
+    sentence = None if arguments.fail_over is None else found.over(arguments.fail_over)
+    arguments.code = int(sentence is not None)
+    if arguments.json:
+        write(found.to_json())
+    elif arguments.markdown:
+        write(found.to_markdown())
+    else:
+        write(found.to_text(**({} if arguments.top is None else {"top": arguments.top})))
+    if sentence is not None:
+        sys.stdout.flush()
+        print(f"kullback compare: {sentence}", file=sys.stderr)
+    return int(sentence is not None)
+
+
+def _compare(arguments: argparse.Namespace) -> Any:
+    from .._compare import kind_of
+
+    if kind_of(arguments.p, arguments.q) == "tables":
+        from .._compare.tables import compare_tables as compare
+
+        for name in ("form", "tokens", "allow_partial"):
+            if getattr(arguments, name):
+                raise ReadError(f"--{name.replace('_', '-')} is for model outputs, and these are tables")
+        return compare(arguments.p, arguments.q, base=arguments.base, progress=sys.stderr.isatty(), **compare_tables.options(arguments))
+    from .._compare.models import compare_models
+
+    form = None if arguments.form is None else tuple(part.strip() for part in arguments.form.split(","))
+    with _progress() as progress:
+        return compare_models(
+            arguments.p,
+            arguments.q,
+            form=form if form is None or len(form) == 2 else arguments.form.strip(),
+            tokens=arguments.tokens,
+            base=arguments.base,
+            top=max(20, arguments.top or 0),
+            allow_partial=arguments.allow_partial,
+            progress=progress,
+        )
+
+
+def _as_options(message: str) -> str:
+    """The library speaks of arguments; the command has options."""
+    return re.sub(r"form='(\w+)'", r"--form \1", message).replace("allow_partial=True", "--allow-partial")
+
+
+@contextmanager
+def _progress() -> Iterator[Callable[[int, int], None] | None]:
+    """A bar with rate and remaining time on standard error, if that is a terminal."""
+    if not sys.stderr.isatty():
+        yield None
+        return
+    try:
+        from rich.console import Console
+        from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
+    except ImportError:
+        yield _percent
+        sys.stderr.write("\r\x1b[K")
+        return
+    columns = (BarColumn(), MofNCompleteColumn(), TextColumn("rows · {task.fields[rate]}/s ·"), TimeRemainingColumn(), TextColumn("left"))
+    with Progress(*columns, console=Console(stderr=True), transient=True) as bar:
+        task = bar.add_task("", total=None, rate="-")
+
+        def show(done: int, total: int) -> None:
+            speed = bar.tasks[0].speed
+            bar.update(task, completed=done, total=total, rate="-" if speed is None else f"{speed:,.0f}")
+
+        yield show
+
+
+def _percent(done: int, total: int) -> None:
+    sys.stderr.write(f"\r{100 * done // total}% of {total:,} rows")
+    sys.stderr.flush()

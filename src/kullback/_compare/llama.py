@@ -1,0 +1,144 @@
+"""llama.cpp's logits files (`llama-perplexity --kl-divergence-base`), and pairs of rows in which some categories are hidden.
+
+A row stores log-probabilities in 16 bits, down to some 16 nats below the largest; what lies lower is clipped, and only its number is known.
+Here the clipped categories are one bucket: the KL is that of the coarser pair, a true KL, and never more than that of the full one.
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from .._read import ReadError
+from .shards import Piece
+
+Array = Any
+
+MAGIC = b"_logits_"
+# The least window, in nats, at which a writer clips. A row that spans less has lost nothing.
+_WINDOW = 15.9
+# llama.cpp leaves terms below this out of its sum.
+_DROPPED = -16.0
+# A category that is in the bucket: of weight exactly 0 on both sides, at no distance.
+_VOID = np.float32(-1e5)
+
+
+class Clipped(NamedTuple):
+    """Rows as stored: log p = scale·code + low, where code 0 means hidden if the row was clipped."""
+
+    codes: Array
+    scale: Array
+    low: Array
+
+    @property
+    def log_probs(self) -> Array:
+        found = self.codes.astype(np.float32)
+        found *= self.scale[:, None]
+        found += self.low[:, None]
+        return found
+
+    @property
+    def hidden(self) -> Array:
+        return (self.codes == 0) & (self.scale * 65535.0 >= _WINDOW)[:, None]
+
+
+def is_llama(path: Path) -> bool:
+    try:
+        with open(path, "rb") as file:
+            return file.read(len(MAGIC)) == MAGIC
+    except OSError:
+        return False
+
+
+def open_llama(path: Path) -> Piece:
+    size = path.stat().st_size
+    with open(path, "rb") as file:
+        header = file.read(20)[8:]
+    if len(header) < 12:
+        raise ReadError(f"{path} is a llama.cpp logits file cut short within its header")
+    context, vocabulary, chunks = np.frombuffer(header, "<i4").tolist()
+    if context < 2 or vocabulary < 1 or chunks < 1:
+        raise ReadError(
+            f"{path} is a llama.cpp logits file with {context} tokens a chunk, {vocabulary} categories and {chunks} chunks: no rows in it"
+        )
+    first = context // 2
+    rows_a_chunk = context - 1 - first
+    words = 2 * ((vocabulary + 1) // 2) + 4
+    begin = 20 + 4 * chunks * context
+    rows = chunks * rows_a_chunk
+    if rows == 0:
+        raise ReadError(f"{path} is a llama.cpp logits file with {context} tokens a chunk: no rows in it")
+
+    def read(start: int, stop: int) -> Clipped:
+        block = np.memmap(path, "<u2", "r", begin + 2 * words * start, (stop - start, words))
+        ends = np.ascontiguousarray(block[:, :4]).view("<f4")
+        return Clipped(block[:, 4 : 4 + vocabulary], ends[:, 0].astype(np.float32), ends[:, 1].astype(np.float32))
+
+    def tokens(start: int, stop: int) -> Array:
+        row = np.arange(start, stop)
+        place = row // rows_a_chunk * context + first + row % rows_a_chunk + 1
+        low = int(place[0]) if len(place) else 0
+        stored = np.memmap(path, "<i4", "r", 20 + 4 * low, (int(place[-1]) + 1 - low,)) if len(place) else np.zeros(0, np.int32)
+        return stored[place - low].astype(np.int64)
+
+    if size < begin:
+        raise ReadError(f"{path} is a llama.cpp logits file cut short within its tokens")
+    return Piece(str(path), "log_probs", rows, vocabulary, min(rows, (size - begin) // (2 * words)), read, tokens)
+
+
+class Pooled(NamedTuple):
+    """A pair of blocks over the categories neither hides and one bucket, as log-probabilities; and what the bucket would blur."""
+
+    p: Array
+    q: Array
+    top_p: Array
+    top_q: Array
+    log_p: Array
+    log_q: Array
+    bucket_p: Array
+    bucket_q: Array
+    theirs: Array | None  # llama.cpp's own figure; None if P is no such file
+
+
+def pool(p: Any, q: Any, chosen: Array | None) -> Pooled:
+    """`p`, `q`: `Clipped` rows, or float64 arrays of log-probabilities."""
+    count, columns = (p.codes if isinstance(p, Clipped) else p).shape
+    visible = np.ones((count, columns), bool)
+    for side in (p, q):
+        if isinstance(side, Clipped):
+            visible &= ~side.hidden
+    logs = [side.log_probs if isinstance(side, Clipped) else side for side in (p, q)]
+    tops = [(side.codes if isinstance(side, Clipped) else side).argmax(1) for side in (p, q)]
+    token = tops[0] if chosen is None else chosen
+    at = [log[np.arange(count), token].astype(np.float64) for log in logs]
+    theirs = None
+    if isinstance(p, Clipped):
+        # sum p (log p - log q) over log p > -16, unnormalised, as llama.cpp has it.
+        terms = np.exp(logs[0], dtype=np.float64) * (logs[0] - logs[1])
+        theirs = np.sum(terms, 1, where=logs[0] > _DROPPED)
+    out: list[Array] = []
+    buckets: list[Array] = []
+    for side, log in zip((p, q), logs):
+        made = np.empty((count, columns + 1), np.float32 if isinstance(side, Clipped) else np.float64)
+        bucket = _tail(side) if isinstance(side, Clipped) else np.zeros(count)
+        hidden_here = side.hidden if isinstance(side, Clipped) else np.zeros((), bool)
+        bucket += np.sum(np.exp(log, dtype=np.float64), 1, where=~visible & ~hidden_here)
+        made[:, :columns] = np.where(visible, log, _VOID)
+        made[:, columns] = np.where(bucket > 0.0, np.log(np.where(bucket > 0.0, bucket, 1.0)), _VOID)
+        out.append(made)
+        buckets.append(bucket)
+    return Pooled(out[0], out[1], tops[0], tops[1], at[0], at[1], buckets[0], buckets[1], theirs)
+
+
+def _tail(side: Clipped) -> Array:
+    """The mass of the hidden categories. 1 less the rest leaves it open by the rounding of the codes, half a step of `scale` at most;
+    and each hidden category has at most e^low. The middle of what both allow: never negative, never 0."""
+    hidden = side.hidden
+    rest = 1.0 - np.sum(np.exp(side.log_probs, dtype=np.float64), 1, where=~hidden)
+    most = np.count_nonzero(hidden, 1) * np.exp(side.low, dtype=np.float64)
+    slack = 0.5 * side.scale.astype(np.float64)
+    high = np.clip(rest + slack, 0.0, most)
+    low = np.clip(rest - slack, 0.0, high)
+    return 0.5 * (low + high)

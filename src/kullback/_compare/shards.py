@@ -1,0 +1,303 @@
+"""Files of arrays, [rows, categories] each, as one long array that is read a block of rows at a time.
+
+.npy, .npz and .safetensors are mapped, not loaded: memory does not grow with them. Nothing is ever unpickled: .npy without pickles only,
+.pt by PyTorch's reader of weights. What is wrong with a file is said in one sentence (`ReadError`).
+"""
+
+from __future__ import annotations
+
+import glob
+import json
+import math
+import os
+import re
+import struct
+import zipfile
+from collections.abc import Callable, Iterator, Mapping
+from pathlib import Path
+from typing import IO, Any, NamedTuple
+
+import numpy as np
+
+from .._forms import FORMS
+from .._read import ReadError
+
+Array = Any
+
+SUFFIXES = (".npy", ".npz", ".safetensors", ".pt", ".pth")
+_SAFETENSORS = {
+    "F64": np.float64, "F32": np.float32, "F16": np.float16, "BF16": np.uint16, "I64": np.int64, "I32": np.int32, "I16": np.int16,
+    "I8": np.int8, "U8": np.uint8, "U16": np.uint16, "U32": np.uint32, "U64": np.uint64,
+}  # fmt: skip
+# Bytes of a .pt that may be mapped at a time: PyTorch maps all of it, so it is opened anew.
+_PT_BYTES = 1 << 28
+
+
+class Stored(NamedTuple):
+    """An array in a file: its shape there, how many of its rows are whole, and `read(start, stop)` of rows, flattened to two axes."""
+
+    shape: tuple[int, ...]
+    dtype: str
+    whole: int
+    read: Callable[[int, int], Array]
+
+
+class Piece(NamedTuple):
+    """One file: rows × categories, of which the first `whole` rows are there."""
+
+    path: str
+    form: str | None
+    rows: int
+    categories: int
+    whole: int
+    read: Callable[[int, int], Any]
+    tokens: Callable[[int, int], Array] | None
+    half: bool = False
+
+
+def listed(source: str | os.PathLike[str]) -> list[Path]:
+    """The files a name stands for: itself, those in a directory, those a pattern matches; numbers in names in their order."""
+    text = os.fspath(source)
+    path = Path(text)
+    if path.is_dir():
+        found = [entry for entry in path.iterdir() if entry.is_file() and not entry.name.startswith(".")]
+        if not found:
+            raise ReadError(f"{path} is a directory with no files in it")
+    elif path.exists():
+        found = [path]
+    elif glob.has_magic(text):
+        found = [Path(name) for name in glob.glob(text, recursive=True) if os.path.isfile(name)]
+        if not found:
+            raise ReadError(f"no file matches {text}")
+    else:
+        raise ReadError(f"there is no file {text}")
+    return sorted(found, key=lambda each: [int(part) if part.isdigit() else part for part in re.split(r"(\d+)", str(each))])
+
+
+def arrays_in(path: Path) -> dict[str, Stored]:
+    """All arrays of a file of one of SUFFIXES, by name ("" where it has none)."""
+    reader = {".npy": _npy, ".npz": _npz, ".safetensors": _safetensors, ".pt": _pt, ".pth": _pt}[path.suffix.lower()]
+    try:
+        if path.stat().st_size == 0:
+            raise ReadError(f"{path} is empty")
+        return reader(path)
+    except OSError as error:
+        raise ReadError(f"{path}: {error.strerror or error}") from None
+
+
+def open_array(path: Path) -> Piece:
+    """The array of distributions in a file of one of SUFFIXES, with its tokens if it has some."""
+    arrays = arrays_in(path)
+    form, chosen = _choose(path, arrays)
+    stored = arrays[chosen]
+    if len(stored.shape) < 2:
+        raise ReadError(f"{path} has shape {stored.shape}: compare takes [rows, categories]; for one distribution, use kullback explain")
+    categories = stored.shape[-1]
+    rows = math.prod(stored.shape[:-1])
+    if rows == 0 or categories == 0:
+        raise ReadError(f"{path} has shape {stored.shape}: {'no rows' if rows == 0 else 'no categories'} in it")
+    half = stored.dtype in ("float16", "bfloat16")
+    tokens = arrays.get("tokens") if len(arrays) > 1 else None
+    if tokens is not None and chosen != "tokens":
+        if math.prod(tokens.shape) != rows or "int" not in tokens.dtype:
+            raise ReadError(
+                f"{path}: 'tokens' is {tokens.dtype} of shape {tokens.shape}, for {rows:,} rows: it must hold a whole number a row"
+            )
+        whole = min(stored.whole, tokens.whole * _entries(tokens.shape)[1])
+        return Piece(str(path), form, rows, categories, whole, stored.read, flat(tokens), half)
+    return Piece(str(path), form, rows, categories, stored.whole, stored.read, None, half)
+
+
+def _choose(path: Path, arrays: Mapping[str, Stored]) -> tuple[str | None, str]:
+    """Which array holds the distributions, and its form if its name says so."""
+    named = [name for name in arrays if name in FORMS]
+    others = [name for name in arrays if name != "tokens"] or list(arrays)
+    if len(named) == 1 or len(others) == 1:
+        name = named[0] if len(named) == 1 else others[0]
+        return (name if name in FORMS else None), name
+    if not arrays:
+        raise ReadError(f"{path} holds no arrays")
+    shown = ", ".join(repr(name) for name in list(arrays)[:8]) + (", ..." if len(arrays) > 8 else "")
+    raise ReadError(
+        f"{path} holds several arrays ({shown}): name the one to compare {', '.join(FORMS[:-1])} or {FORMS[-1]}, after what it holds"
+    )
+
+
+def flat(stored: Stored) -> Callable[[int, int], Array]:
+    """Its entries from one to another, counted through."""
+    width = _entries(stored.shape)[1]
+
+    def read(start: int, stop: int) -> Array:
+        first = start // width
+        return stored.read(first, -(-stop // width)).reshape(-1)[start - first * width : stop - first * width]
+
+    return read
+
+
+def _entries(shape: tuple[int, ...]) -> tuple[int, int]:
+    """An array as rows and columns: the last axis is a row's, unless there is only one (tokens)."""
+    return (math.prod(shape[:-1]), shape[-1]) if len(shape) > 1 else (math.prod(shape), 1)
+
+
+def _from_bfloat16(x: Array) -> Array:
+    return (x.astype(np.uint32) << 16).view(np.float32)
+
+
+def _mapped(path: Path, offset: int, size: int, shape: tuple[int, ...], dtype: Any, *, bfloat16: bool = False, what: str = "") -> Stored:
+    """`size` bytes are there, of which the array's may be cut short."""
+    kind = "bfloat16" if bfloat16 else np.dtype(dtype).name
+    if not bfloat16 and (np.dtype(dtype).kind not in "fiub" or np.dtype(dtype).itemsize > 8):
+        raise ReadError(f"{path}{what} has dtype {kind}: use float16, bfloat16, float32, float64 or an integer type")
+    rows, columns = _entries(shape)
+    width = columns * np.dtype(dtype).itemsize
+
+    def read(start: int, stop: int) -> Array:
+        # Each block is mapped for itself, and let go after it: pages read do not pile up.
+        block = np.memmap(path, dtype, "r", offset + start * width, (stop - start, columns))
+        return _from_bfloat16(block) if bfloat16 else block
+
+    return Stored(shape, kind, max(0, min(rows, (size - offset) // width)) if width else 0, read)
+
+
+def _npy_header(file: IO[bytes], path: Path, what: str = "") -> tuple[tuple[int, ...], bool, Any]:
+    try:
+        version = np.lib.format.read_magic(file)
+        read = np.lib.format.read_array_header_1_0 if version == (1, 0) else np.lib.format.read_array_header_2_0
+        shape, fortran, dtype = read(file)
+    except (ValueError, EOFError, SyntaxError) as error:
+        raise ReadError(f"{path}{what} is no .npy array, or its header is cut short ({str(error).splitlines()[0]})") from None
+    if dtype.hasobject:
+        raise ReadError(f"{path}{what} holds pickled objects, which are never unpickled: save plain numbers")
+    return shape, fortran, dtype
+
+
+def _npy(path: Path) -> dict[str, Stored]:
+    size = path.stat().st_size
+    with open(path, "rb") as file:
+        shape, fortran, dtype = _npy_header(file, path)
+        offset = file.tell()
+    if not fortran or len(shape) < 2:
+        return {"": _mapped(path, offset, size, shape, dtype)}
+    if len(shape) != 2 or size - offset < math.prod(shape) * dtype.itemsize:
+        raise ReadError(
+            f"{path} is in Fortran order and {'cut short' if len(shape) == 2 else 'has 3 axes or more'}: save it with np.ascontiguousarray"
+        )
+
+    def read(start: int, stop: int) -> Array:
+        return np.memmap(path, dtype, "r", offset, shape, "F")[start:stop]
+
+    return {"": Stored(shape, dtype.name, shape[0], read)}
+
+
+def _npz(path: Path) -> dict[str, Stored]:
+    size, found = path.stat().st_size, {}
+    try:
+        archive = zipfile.ZipFile(path)
+    except zipfile.BadZipFile:
+        raise ReadError(f"{path} is no .npz archive, or is cut short: its table of contents, at the end, is missing") from None
+    with archive, open(path, "rb") as file:
+        for entry in archive.infolist():
+            if not entry.filename.endswith(".npy"):
+                continue
+            name = entry.filename.removesuffix(".npy")
+            what = f", array {name!r},"
+            with archive.open(entry) as member:
+                shape, fortran, dtype = _npy_header(member, path, what)
+                header = member.tell()
+            if fortran and len(shape) > 1:
+                raise ReadError(f"{path}{what} is in Fortran order: save it with np.ascontiguousarray")
+            if entry.compress_type != zipfile.ZIP_STORED:
+                found[name] = _unzipped(path, entry.filename, header, shape, dtype)
+                continue
+            file.seek(entry.header_offset)
+            local = file.read(30)
+            begin = entry.header_offset + 30 + sum(struct.unpack("<HH", local[26:30]))
+            found[name] = _mapped(path, begin + header, min(size, begin + entry.file_size), shape, dtype, what=what)
+    return found
+
+
+def _unzipped(path: Path, member: str, header: int, shape: tuple[int, ...], dtype: Any) -> Stored:
+    """Compressed: read from front to back, as blocks are asked for."""
+    rows, columns = _entries(shape)
+    width = columns * dtype.itemsize
+    state: dict[str, Any] = {"file": None, "at": 0}
+
+    def read(start: int, stop: int) -> Array:
+        try:
+            if state["file"] is None or state["at"] != start:
+                state["file"] = zipfile.ZipFile(path).open(member)  # noqa: SIM115 (open from one block to the next)
+                state["file"].seek(header + start * width)
+            data = state["file"].read((stop - start) * width)
+        except (zipfile.BadZipFile, zipfile.zlib.error, EOFError) as error:  # type: ignore[attr-defined]
+            raise ReadError(f"{path} is damaged: {error}") from None
+        if len(data) < (stop - start) * width:
+            raise ReadError(f"{path} is cut short within {member}")
+        state["at"] = stop
+        return np.frombuffer(data, dtype).reshape(stop - start, columns)
+
+    return Stored(shape, dtype.name, rows, read)
+
+
+def _safetensors(path: Path) -> dict[str, Stored]:
+    size = path.stat().st_size
+    with open(path, "rb") as file:
+        length = int.from_bytes(file.read(8), "little")
+        if size < 10 or length > min(size - 8, 100_000_000):
+            raise ReadError(f"{path} is no .safetensors file, or is cut short within its header")
+        try:
+            header = json.loads(file.read(length))
+        except (ValueError, RecursionError):
+            raise ReadError(f"{path} is no .safetensors file: its header is not JSON") from None
+    found = {}
+    for name, entry in header.items() if isinstance(header, dict) else ():
+        if name == "__metadata__":
+            continue
+        try:
+            kind, shape, (begin, end) = entry["dtype"], tuple(map(int, entry["shape"])), map(int, entry["data_offsets"])
+        except (TypeError, KeyError, ValueError):
+            raise ReadError(f"{path}: the entry of {name!r} in its header is not as .safetensors has it") from None
+        if kind not in _SAFETENSORS:
+            raise ReadError(f"{path}, array {name!r}, has dtype {kind}: use float16, bfloat16, float32, float64 or an integer type")
+        dtype = np.dtype(_SAFETENSORS[kind])
+        if begin < 0 or min(shape, default=1) < 0 or end - begin != math.prod(shape) * dtype.itemsize:
+            raise ReadError(f"{path}: the header gives {name!r} {end - begin:,} bytes, which is not what its shape {shape} takes")
+        found[name] = _mapped(path, 8 + length + begin, size, shape, dtype, bfloat16=kind == "BF16")
+    return found
+
+
+def _pt(path: Path) -> dict[str, Stored]:
+    try:
+        from .._ops import torch as torch_ops
+    except ImportError:
+        raise ReadError(f"{path}: reading .pt needs PyTorch (pip install torch); or save the array as .npy or .safetensors") from None
+
+    def load() -> dict[str, tuple[Array, bool]]:
+        try:
+            return torch_ops.load_weights(os.fspath(path))
+        except torch_ops.NotWeights as error:
+            raise ReadError(f"{path} {error}") from None
+
+    def stored(name: str, x: Array, bfloat16: bool) -> Stored:
+        rows, columns = _entries(x.shape)
+        state = {"array": x, "bytes": 0}
+
+        def read(start: int, stop: int) -> Array:
+            if state["bytes"] > _PT_BYTES:
+                state["array"], state["bytes"] = load()[name][0], 0
+            block = state["array"].reshape(rows, columns)[start:stop]
+            state["bytes"] += block.nbytes
+            return _from_bfloat16(block) if bfloat16 else block
+
+        return Stored(x.shape, "bfloat16" if bfloat16 else x.dtype.name, rows, read)
+
+    return {name: stored(name, *found) for name, found in load().items()}
+
+
+def natural_blocks(edges: set[int], total: int, height: int) -> Iterator[tuple[int, int]]:
+    """Blocks of at most `height` rows that cross no edge."""
+    stops = sorted({edge for edge in edges if 0 < edge < total} | {total})
+    start = 0
+    for stop in stops:
+        while start < stop:
+            yield start, min(stop, start + height)
+            start = min(stop, start + height)

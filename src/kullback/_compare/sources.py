@@ -1,0 +1,132 @@
+"""What the caller names as P or Q (files, directories, patterns, arrays in memory) → a `Source`, read a block of rows at a time."""
+
+from __future__ import annotations
+
+import math
+import os
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from .._ops import ops_of
+from .._read import ReadError
+from .llama import is_llama, open_llama
+from .shards import SUFFIXES, Piece, listed, open_array
+
+Array = Any
+
+
+class Source:
+    """Pieces one after another, seen as one. `kind` is "array" or "llama.cpp"; `form` what the files say, or None."""
+
+    def __init__(self, name: str, kind: str, pieces: Sequence[Piece]) -> None:
+        self.name, self.kind, self.pieces = name, kind, list(pieces)
+        first = self.pieces[0]
+        for piece in self.pieces:
+            if piece.categories != first.categories:
+                raise ReadError(
+                    f"{piece.path} has {piece.categories:,} categories and {first.path} has {first.categories:,}: shards must agree"
+                )
+            if piece.form != first.form:
+                raise ReadError(
+                    f"{piece.path} holds {piece.form or 'an array without a form'} and {first.path} {first.form or 'one without'}"
+                )
+        self.categories, self.form = first.categories, first.form
+        self.starts = np.concatenate([[0], np.cumsum([piece.rows for piece in self.pieces])])
+        self.rows = int(self.starts[-1])
+        self.has_tokens = all(piece.tokens is not None for piece in self.pieces)
+
+    @property
+    def incomplete(self) -> list[Piece]:
+        return [piece for piece in self.pieces if piece.whole < piece.rows]
+
+    def _find(self, start: int) -> tuple[Piece, int]:
+        i = int(np.searchsorted(self.starts, start, side="right")) - 1
+        return self.pieces[i], int(self.starts[i])
+
+    def whole(self, start: int, stop: int) -> int:
+        """How many of these rows, which lie in one piece, are there."""
+        piece, base = self._find(start)
+        return max(0, min(stop - base, piece.whole) - (start - base))
+
+    def read(self, start: int, stop: int) -> Any:
+        piece, base = self._find(start)
+        return piece.read(start - base, stop - base)
+
+    def tokens(self, start: int, stop: int) -> Array:
+        piece, base = self._find(start)
+        assert piece.tokens is not None
+        return piece.tokens(start - base, stop - base)
+
+    def where(self, row: int) -> str:
+        """The row's place, as a person would look for it."""
+        piece, base = self._find(row)
+        return f"row {row:,}" if len(self.pieces) == 1 else f"row {row:,} ({piece.path}, row {row - base:,})"
+
+
+def is_model_output(source: Any) -> bool:
+    """An array of any framework or a list, or files of arrays or of llama.cpp?"""
+    if isinstance(source, (str, os.PathLike)):
+        files = listed(source)
+        return any(path.suffix.lower() in SUFFIXES or is_llama(path) for path in files)
+    return isinstance(source, (list, tuple)) or (ops_of(source) is not None and hasattr(source, "shape"))
+
+
+def open_source(source: Any, name: str) -> Source:
+    """`name` is what to call an array in memory."""
+    if isinstance(source, (str, os.PathLike)):
+        files = listed(source)
+        llama = [path for path in files if is_llama(path)]
+        if llama:
+            if len(llama) < len(files):
+                other = next(path for path in files if path not in llama)
+                raise ReadError(f"{source} holds llama.cpp logits files, and {other}, which is none")
+            return Source(os.fspath(source), "llama.cpp", [open_llama(path) for path in files])
+        arrays = [path for path in files if path.suffix.lower() in SUFFIXES]
+        if len(files) == 1 and not arrays:
+            raise unknown(files[0])
+        return Source(os.fspath(source), "array", [open_array(path) for path in arrays])
+    return Source(name, "array", [_in_memory(source, name)])
+
+
+def unknown(path: Path) -> ReadError:
+    if path.stat().st_size == 0:
+        return ReadError(f"{path} is empty")
+    return ReadError(
+        f"{path}: cannot tell what it is from its name; model outputs are {', '.join(SUFFIXES)} or llama.cpp logits files, "
+        "tables .csv, .parquet or .jsonl, profiles .json"
+    )
+
+
+def _in_memory(x: Any, name: str) -> Piece:
+    ops = ops_of(x)
+    if ops is None:
+        x = np.asarray(x)
+        ops = ops_of(x)
+    shape = tuple(map(int, x.shape))
+    if len(shape) < 2:
+        raise ReadError(f"{name} has shape {shape}: compare takes [rows, categories]; for one distribution, use kullback.explain")
+    if 0 in shape:
+        raise ReadError(f"{name} has shape {shape}: no rows or no categories in it")
+    if not (ops.is_float(x) or ops.is_integer(x)):
+        raise ReadError(f"{name} has dtype {x.dtype}: use float16, bfloat16, float32, float64 or an integer type")
+    rows, columns = math.prod(shape[:-1]), shape[-1]
+
+    half = ops.is_float(x) and ops.is_half(x)
+
+    def read(start: int, stop: int) -> Array:
+        return (x if len(shape) == 2 else x.reshape(rows, columns))[start:stop]
+
+    return Piece(name, None, rows, columns, rows, read, None, half)
+
+
+def host(x: Any) -> tuple[Array, bool]:
+    """A NumPy array of what any framework holds, of float32, float64 or whole numbers; and whether it was of half precision."""
+    ops = ops_of(x)
+    if ops is None:
+        x = np.asarray(x)
+        ops = ops_of(x)
+    half = ops.is_float(x) and ops.is_half(x)
+    return np.asarray(ops.to_numpy(ops.astype(x, ops.float32) if half else x)), half

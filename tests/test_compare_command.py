@@ -1,0 +1,265 @@
+"""`kullback compare` on model outputs, as people run it: what it prints and writes, its exit codes, and a disk that fills up."""
+
+from __future__ import annotations
+
+import errno
+import json
+import os
+import re
+import subprocess
+import sys
+from importlib import resources
+from pathlib import Path
+
+import jsonschema
+import numpy as np
+import pytest
+
+import kullback as kb
+from dumps import softmax, truth, write_llama
+from kullback._cli import main
+from kullback._read import ReadError
+from kullback._report import page
+from test_cli import ENVIRONMENT, command, on_a_terminal
+
+ROOT = Path(__file__).resolve().parents[1]
+SCHEMA = json.loads(resources.files("kullback._compare").joinpath("models.schema.json").read_text())
+
+
+@pytest.fixture
+def here(tmp_path, monkeypatch, rng):
+    monkeypatch.chdir(tmp_path)
+    p = rng.normal(size=(40, 12)).astype(np.float32)
+    q = p + 0.4 * rng.normal(size=p.shape).astype(np.float32)
+    np.save("p.npy", p)
+    np.save("q.npy", q)
+    return p, q
+
+
+@pytest.fixture
+def run(capsys):
+    def call(*arguments):
+        try:
+            code = main(["compare", *map(str, arguments)])
+        except SystemExit as stop:
+            code = stop.code
+        return code, *capsys.readouterr()
+
+    return call
+
+
+def test_text(run, here):
+    code, out, err = run("p.npy", "q.npy", "--form", "logits", "--top", "2")
+    assert (code, err) == (0, "")
+    mean = truth(*map(softmax, here))[0].mean()
+    # Five digits are printed.
+    assert float(re.search(r"^mean +([\d.]+)", out, re.M)[1]) == pytest.approx(mean, rel=1e-4)
+    assert "40 rows of 12 categories, in nats" in out
+    assert len(re.findall(r"^\d+ ", out.partition("Worst rows")[2], re.M)) == 2
+    assert out.count("KL(P‖Q) = Σ p log(p/q)") == 1
+
+
+def test_json_is_as_the_schema_says(run, here, tmp_path):
+    jsonschema.Draft202012Validator.check_schema(SCHEMA)
+    tokens = np.zeros((4, 21), int)
+    for name, x in zip("pq", here):
+        write_llama(tmp_path / f"{name}.kld", x, tokens)
+    np.save("zero.npy", np.array([[0.5, 0.5], [1.0, 0.0]]))
+    np.save("other.npy", np.array([[1.0, 0.0], [1.0, 0.0]]))
+    np.save("tokens.npy", np.arange(40) % 12)
+    for arguments in (
+        ("p.npy", "q.npy", "--form", "logits"),
+        ("p.npy", "q.npy", "--form", "logits", "--tokens", "tokens.npy", "--base", "2"),
+        ("p.kld", "q.kld"),
+        ("p.npy", "q.kld", "--form", "logits"),
+        ("zero.npy", "other.npy"),
+    ):
+        code, out, err = run(*arguments, "--json")
+        assert (code, err) == (0, "")
+        found = json.loads(out, parse_constant=lambda name: pytest.fail(f"{name} is not JSON"))
+        jsonschema.validate(found, SCHEMA)
+        assert sum(n for _, n in found["sizes"]) == found["rows"]
+    with pytest.raises(jsonschema.ValidationError):
+        jsonschema.validate({**found, "rows": -1}, SCHEMA)
+    seen = kb.Comparison()
+    seen.update(*here, form="logits")
+    jsonschema.validate(seen.result().to_dict(), SCHEMA)
+
+
+def test_fail_over(run, here):
+    mean = truth(*map(softmax, here))[0].mean()
+    code, out, err = run("p.npy", "q.npy", "--form", "logits", "--fail-over", mean / 2)
+    assert code == 1
+    assert "40 rows" in out
+    assert err == f"kullback compare: the mean of KL(P‖Q), {mean:.6g} nats, is over {mean / 2:g}\n"
+    assert run("p.npy", "q.npy", "--form", "logits", "--fail-over", mean * 2)[0] == 0
+    # 2 is for errors, so that a pipeline can tell them apart.
+    assert run("p.npy", "nope.npy", "--fail-over", "1")[0] == 2
+    assert "is not a number of at least 0" in run("p.npy", "q.npy", "--fail-over", "x")[2]
+
+
+def test_a_reader_that_leaves_changes_no_verdict(here):
+    process = subprocess.Popen(
+        [sys.executable, "-m", "kullback", "compare", "p.npy", "q.npy", "--form", "logits", "--fail-over", "0"],
+        stdout=subprocess.PIPE, stderr=subprocess.PIPE, env=ENVIRONMENT,
+    )  # fmt: skip
+    process.stdout.close()
+    process.stderr.read()
+    assert process.wait(timeout=60) == 1
+
+
+def test_markdown(run, here):
+    code, out, _ = run("p.npy", "q.npy", "--form", "logits", "--markdown")
+    assert code == 0
+    tables = re.findall(r"^\|( [^\n]*)\|$", out, re.M)
+    assert {line.count("|") for line in tables if "mean" in line} == {4}
+    assert out.startswith("**KL(P‖Q) is ")
+    assert out.count("<details>") == out.count("</details>") == 1
+    assert run("p.npy", "q.npy", "--markdown", "--json")[0] == 2
+
+
+class TestReport:
+    def test_it_is_written(self, run, here):
+        code, _, err = run("p.npy", "q.npy", "--form", "logits", "--report", "out.html")
+        assert (code, err) == (0, "")
+        text = Path("out.html").read_text(encoding="utf-8")
+        assert text.startswith("<!doctype html>")
+        assert "http" not in re.sub(r"http-equiv", "", text)
+        assert Path("out.html").stat().st_mode & 0o777 == 0o666 & ~_umask()
+        assert sorted(os.listdir()) == ["out.html", "p.npy", "q.npy"]
+
+    def test_places_that_cannot_be_written(self, run, here):
+        Path("folder").mkdir()
+        for target, sentence in (("no/out.html", "there is no directory no"), ("folder", "it is a directory")):
+            code, out, err = run("p.npy", "q.npy", "--form", "logits", "--report", target)
+            assert (code, out) == (2, "")
+            assert err == f"kullback compare: cannot write {target}: {sentence}\n"
+
+    @pytest.mark.parametrize("stage", ["write", "fsync", "replace"])
+    def test_a_disk_that_fills_up_leaves_what_was_there(self, run, here, monkeypatch, stage):
+        Path("out.html").write_text("yesterday's")
+
+        def full(*_, **__):
+            raise OSError(errno.ENOSPC, "No space left on device")
+
+        if stage == "write":
+            real = os.fdopen
+
+            def opened(*arguments, **options):
+                file = real(*arguments, **options)
+                file.write(" " * 10)  # something gets through
+                file.flush()
+                return _Full(file, full)
+
+            monkeypatch.setattr(page.os, "fdopen", opened)
+        else:
+            monkeypatch.setattr(page.os, stage, full)
+        code, _, err = run("p.npy", "q.npy", "--form", "logits", "--report", "out.html")
+        assert code == 2
+        assert err == "kullback compare: cannot write out.html: No space left on device; nothing was left there\n"
+        assert Path("out.html").read_text() == "yesterday's"
+        assert sorted(os.listdir()) == ["out.html", "p.npy", "q.npy"]
+
+    def test_an_interrupt_leaves_nothing(self, here, monkeypatch):
+        monkeypatch.setattr(page.os, "fsync", lambda _: (_ for _ in ()).throw(KeyboardInterrupt))
+        with pytest.raises(KeyboardInterrupt):
+            page.write_whole("new.html", "text")
+        assert sorted(os.listdir()) == ["p.npy", "q.npy"]
+
+    def test_without_jinja(self, here):
+        code = (
+            "import sys; sys.modules['jinja2'] = None; from kullback._cli import main; "
+            "sys.exit(main(['compare', 'p.npy', 'q.npy', '--form', 'logits', '--report', 'out.html']))"
+        )
+        done = subprocess.run([sys.executable, "-c", code], env=ENVIRONMENT, capture_output=True, text=True, timeout=60)
+        assert (done.returncode, done.stdout) == (2, "")
+        assert done.stderr == "kullback compare: a report needs Jinja: pip install 'kullback[cli]'\n"
+
+
+class _Full:
+    """A file on a disk with no room."""
+
+    def __init__(self, file, full):
+        self.file, self.write = file, full
+
+    def __enter__(self):
+        return self
+
+    def __exit__(self, *_):
+        self.file.close()
+
+
+def _umask():
+    mask = os.umask(0)
+    os.umask(mask)
+    return mask
+
+
+def test_errors_speak_of_options(run, here):
+    np.save("short.npy", here[1][:5])
+    for arguments, sentence in (
+        (("p.npy", "q.npy"), "logits? pass --form logits"),
+        (("p.npy", "short.npy", "--form", "logits"), "p.npy has 40 rows and short.npy 5: --allow-partial compares the first 5"),
+        (("p.npy", "q.npy", "--form", "logit"), "form is 'logit'"),
+        (("p.npy", "q.npy", "--form", "logits", "--top", "0"), "'0' is not a whole number above 0"),
+    ):
+        code, out, err = run(*arguments)
+        assert (code, out) == (2, "")
+        assert sentence in err
+        assert err.count("\n") == 1
+    assert run("p.npy", "short.npy", "--form", "logits", "--allow-partial")[0] == 0
+
+
+def test_a_file_that_may_not_be_read(run, here):
+    Path("p.npy").chmod(0)
+    if os.access("p.npy", os.R_OK):  # root may read anything: a directory in its place, then
+        Path("p.npy").unlink()
+        Path("p.npy").mkdir()
+    code, _, err = run("p.npy", "q.npy", "--form", "logits")
+    assert code == 2
+    assert err.startswith("kullback compare: p.npy")
+
+
+def test_progress_on_a_terminal(here):
+    rows = np.tile(here[0], (1500, 15))
+    np.save("p.npy", rows)
+    np.save("q.npy", rows[::-1].copy())
+    shown = on_a_terminal(100, "-m", "kullback", "compare", "p.npy", "q.npy", "--form", "logits", OMP_NUM_THREADS="1")
+    assert re.search(r"60000/60000", shown)
+    assert re.search(r"[\d,]+/s", shown)
+    assert "left" in shown
+    hide = "import sys; sys.modules['rich'] = None; from kullback._cli import main; sys.exit(main(sys.argv[1:]))"
+    assert "100% of 60,000 rows" in on_a_terminal(100, "-c", hide, "compare", "p.npy", "q.npy", "--form", "logits")
+
+
+def test_the_readme_shows_what_is_printed():
+    readme = (ROOT / "README.md").read_text()
+    shown = re.search(r"```text\n\$ kullback (compare examples/data/.*?)\n(.*?)```", readme, re.DOTALL)
+    done = command(*shown[1].split(), cwd=ROOT)
+    assert (done.returncode, done.stderr) == (0, "")
+    for expected, line in zip(shown[2].splitlines(), done.stdout.splitlines()):
+        if expected == "...":
+            break
+        assert line == expected
+    else:
+        pytest.fail("README: the output ends with ...")
+    assert "pip install '.[cli]' && kullback compare examples/data/reference examples/data/quantised" in readme
+    assert (ROOT / "docs/compare_report.png").stat().st_size < 300_000
+
+
+def test_plot_and_notebook(here):
+    found = kb.compare(*here, form="logits")
+    figure = found.plot()
+    assert [axis.get_title() for axis in figure.axes] == ["Distribution", "Cumulative", "Calibration of Δp"]
+    assert sum(bar.get_height() for bar in figure.axes[0].patches) == 40
+    assert figure.axes[1].lines[0].get_ydata()[-1] == pytest.approx(100)
+    html = found._repr_html_()
+    assert html.startswith("<div")
+    assert "KL(P‖Q) is" in html
+    assert "<script" not in html
+
+
+def test_errors_are_value_errors(here):
+    assert issubclass(ReadError, ValueError)
+    with pytest.raises(ValueError, match="there is no file nope"):
+        kb.compare("nope", "q.npy")
