@@ -122,6 +122,25 @@ def test_the_fused_gradient(reduction):
     assert (first[0, 1] == 0).all()
 
 
+def test_without_gradients_none_is_computed(monkeypatch):
+    from kullback._kernels import rows_triton
+
+    monkeypatch.setattr(rows_triton.FusedLoss, "apply", None)
+    student, teacher = _logits(2, 30, 0.5, torch.float32)
+    with torch.no_grad():
+        value = kl_loss(student=student.requires_grad_(), teacher=teacher, impl="triton")
+    assert value.item() == pytest.approx(_reference(student.detach(), teacher, "forward").mean().item(), rel=1e-5)
+
+
+def test_rows_that_rise_far_above_their_first_tile():
+    """Their sums would overflow relative to it."""
+    student, teacher = _logits(2, 5000, 0.5, torch.float32)
+    student[0, 4000] += 200
+    teacher[:, 4500] += 150
+    found = kl_loss(student=student, teacher=teacher, reduction="none", impl="triton")
+    torch.testing.assert_close(found.double(), _reference(student, teacher, "forward"), rtol=1e-5, atol=0)
+
+
 def test_a_first_upstream_other_than_one():
     student, teacher = _logits(3, 200, 0.5, torch.float32)
     exact = student.double().requires_grad_()

@@ -280,9 +280,8 @@ def scale_kernel(x, factor, N, BLOCK: tl.constexpr):
     """x *= factor, and nothing at all for a factor of 1, without the host having to know."""
     f = tl.load(factor)
     if f != 1.0:
-        for start in range(tl.program_id(0).to(tl.int64) * BLOCK, N, tl.num_programs(0).to(tl.int64) * BLOCK):
-            i = start + tl.arange(0, BLOCK)
-            tl.store(x + i, (tl.load(x + i, mask=i < N).to(tl.float32) * f).to(x.dtype.element_ty), mask=i < N)
+        i = tl.program_id(0).to(tl.int64) * BLOCK + tl.arange(0, BLOCK)
+        tl.store(x + i, (tl.load(x + i, mask=i < N).to(tl.float32) * f).to(x.dtype.element_ty), mask=i < N)
 
 
 _STEP = (2048, 8)  # columns and warps; the fastest of those tried on an H200
@@ -451,5 +450,5 @@ class FusedLoss(torch.autograd.Function):  # type: ignore[misc]
             gradient = torch.empty(y.shape, dtype=y.dtype, device=y.device)
             values(rows(x), rows(y), "kl", 0.0, (scale, ctx.stride), upstream=weights * upstream, gradient=rows(gradient))
         else:
-            scale_kernel[(min(1024, triton.cdiv(gradient.numel(), 4096)),)](gradient, upstream.float(), gradient.numel(), BLOCK=4096)
+            scale_kernel[(triton.cdiv(gradient.numel(), 4096),)](gradient, upstream.float(), gradient.numel(), BLOCK=4096)
         return None, gradient, None, None, None

@@ -147,7 +147,7 @@ def _fused(
         )  # fmt: skip
 
     scale = 1.0 / temperature
-    if kind == "kl" and reduction != "none" and not x.requires_grad and y.requires_grad:
+    if kind == "kl" and reduction != "none" and ops.is_constant(x) and not ops.is_constant(y):
         return rows_triton.FusedLoss.apply(x, y, rows_triton.row_weights(x, weights, reduction), scale, formula)
     values = rows_triton.Loss.apply(x, y, kind, share, scale, formula)
     if weights is None and reduction == "none":
