@@ -156,4 +156,4 @@ def test_kernels_in_tritons_interpreter():
         text=True,
     )
     assert done.returncode == 0, done.stdout + done.stderr
-    assert re.search(r"\b[5-9]\d passed", done.stdout)
+    assert re.search(r"\b4\d passed", done.stdout)
