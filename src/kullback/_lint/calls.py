@@ -21,6 +21,9 @@ from .values import (
 _ACTIVATIONS = {"softmax": PROBS, "log_softmax": LOG_PROBS, "sigmoid": SIGMOID, "linear": LOGITS, "": LOGITS}
 
 
+_SAME_OBJECT = frozenset({"to", "cuda", "cpu", "eval", "train", "half", "float", "double", "bfloat16", "requires_grad_", "expand"})
+
+
 class Calls:
     """Mixed into the flow; `of_Call` is its entry."""
 
@@ -117,19 +120,21 @@ class Calls:
         for name in names:
             value = UNKNOWN if is_open else given.get(name)
             if value is not None:
-                function.note(name, value.having(of="", exp_of="", log_of="", mixture=(), role=role_of(name) or value.role) if value.of or value.role else value)
+                function.note(name, _crossing(value).having(role=role_of(name) or value.role))
         for name, value in keywords.items():
             if name in function.names and name not in names:
                 function.note(name, value)
         returned: Value = function.returns or UNKNOWN
         # Keys name variables of the other function.
-        return returned.having(of="", exp_of="", log_of="", mixture=(), role=returned.role if returned.role not in ("p", "q") else "")
+        return _crossing(returned).having(role=returned.role if returned.role not in ("p", "q") else "")
 
     # Other libraries' functions and classes.
 
     def _named(
         self, node: ast.Call, name: str, nodes: list[ast.expr], args: list[Value], keyword_nodes: dict[str, ast.expr], keywords: dict[str, Value], is_open: bool
     ) -> Value:
+        if name.endswith((".from_pretrained", ".from_config")):
+            name = name.rsplit(".", 1)[0]
         api = APIS.get(name)
         if api is not None and not api.is_class:
             arguments = _arguments(api.parameters, nodes, args, keyword_nodes, keywords, is_open)
@@ -264,6 +269,8 @@ class Calls:
         is_open: bool,
     ) -> Value:
         receiver, name = function.data
+        if receiver.kind == INSTANCE:
+            return receiver if name in _SAME_OBJECT else Value(role=receiver.role)
         if receiver.kind == OBJECT:
             return self._method_of_object(node, receiver, name, nodes, args, keyword_nodes, keywords, is_open)
         if name == "kl_divergence" and len(args) == 1 and isinstance(node.func, ast.Attribute):
@@ -295,7 +302,7 @@ class Calls:
     ) -> Value:
         made: Made = receiver.data
         short = made.name.rsplit(".", 1)[-1]
-        if name in ("to", "cuda", "cpu", "eval", "train", "half", "float", "double", "requires_grad_", "expand", "from_pretrained", "from_config"):
+        if name in _SAME_OBJECT:
             return receiver
         if name == "kl_divergence" and len(args) == 1 and isinstance(node.func, ast.Attribute):
             api = APIS["torch.distributions.kl_divergence"]
@@ -367,6 +374,11 @@ class Calls:
 
 
 _ROLE_KINDS = (LOGITS, LOG_PROBS, PROBS, OBJECT, TUPLE, SAMPLES)
+
+
+def _crossing(value: Value) -> Value:
+    """Leaving or entering a function, where sources name other variables."""
+    return value.having(of="", exp_of="", log_of="", mixture=(), masked=("", ""))
 
 
 def _callee_role(function: ast.expr) -> str:

@@ -50,7 +50,7 @@ _SAME = {
     "reshape": "reshape", "ravel": "keep", "flatten": "keep", "transpose": "keep", "permute": "keep", "identity": "keep",
     "stack": "stack", "cat": "concat", "concat": "concat", "concatenate": "concat", "cumsum": "other", "float32": "keep", "float64": "keep",
     "gather": "select", "take_along_axis": "select", "normalize": "normalize", "zeros": "zeros", "zeros_like": "zeros", "gumbel_softmax": "gumbel_softmax",
-    "topk": "topk", "sort": "topk", "no_grad": "no_grad", "inference_mode": "no_grad", "full": "full", "full_like": "full", "eye": "other",
+    "numel": "numel", "size": "numel", "topk": "topk", "sort": "topk", "no_grad": "no_grad", "inference_mode": "no_grad", "full": "full", "full_like": "full", "eye": "other",
 }  # fmt: skip
 _FAMILY_ONLY = {
     "numpy.random": {"normal": "samples", "randn": "samples", "rand": "samples", "uniform": "samples", "exponential": "samples",
@@ -183,6 +183,6 @@ METHODS = {
     "expand_as": "keep", "repeat": "keep", "flatten": "keep", "ravel": "keep", "squeeze": "keep", "unsqueeze": "keep", "transpose": "keep",
     "permute": "keep", "swapaxes": "keep", "requires_grad_": "keep", "copy": "keep", "tolist": "keep", "item": "keep", "view_as": "keep",
     "reshape_as": "keep", "masked_select": "keep", "value_counts": "value_counts", "pow_": "pow", "div_": "divide", "masked_fill": "masked_fill",
-    "masked_fill_": "masked_fill", "index_select": "keep", "chunk": "chunk", "split": "chunk", "size": "size", "numel": "size", "absolute": "abs",
+    "masked_fill_": "masked_fill", "index_select": "keep", "chunk": "chunk", "split": "chunk", "size": "size", "numel": "numel", "nelement": "numel", "absolute": "abs",
     "scatter_": "scatter", "scatter": "scatter", "sort": "topk", "values": "keep", "T": "keep", "logsigmoid": "other",
 }  # fmt: skip

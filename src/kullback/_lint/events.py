@@ -52,7 +52,7 @@ class KlFormula:
     node: ast.expr
     divergence: Divergence
     place: Place
-    exact: bool = False  # k3 only: stands as written, so that it can be rewritten
+    form: str = ""  # of k3: "exp" as exp(x) - x - 1, "named" with the exponential under a name, "expm1" as expm1(x) - x
 
 
 @dataclass(frozen=True)

@@ -20,6 +20,9 @@ from .values import (
 _DEEPEST = 60  # expressions within expressions; deeper ones are unknown
 _SMALL = 1e-2  # a constant this small that is added is a guard against zero
 
+# What may stand in the p / q of a KL; for LOGITS divided by something unknown, that is a temperature.
+_RATIOS = (PROBS, ONE_HOT, DENSITY, COUNTS, SIGMOID, SAMPLES, METHOD, "")
+
 Term = tuple[int, ast.expr | None, Value]
 
 
@@ -29,9 +32,12 @@ class Expressions(Calls):
     def __init__(self) -> None:
         super().__init__()
         self.within = 0
+        self.handlers: dict[type, Any] = {}
 
     def value(self, node: ast.expr) -> Value:
-        handler: Any = getattr(self, f"of_{type(node).__name__}", None)
+        handler = self.handlers.get(type(node))
+        if handler is None and type(node) not in self.handlers:
+            handler = self.handlers[type(node)] = getattr(self, f"of_{type(node).__name__}", None)
         if self.within > _DEEPEST:
             return UNKNOWN
         self.within += 1
@@ -78,7 +84,7 @@ class Expressions(Calls):
                 if found.property:
                     return found.returns or UNKNOWN  # type: ignore[no-any-return]
                 return Value(FUNCTION, data=found)
-            return Value(role=role_of(name))
+            return Value(METHOD, data=(base, name), role=role_of(name))
         role = base.role or role_of(name)
         if base.kind == OBJECT:
             return self.attribute_of_object(base, name).having(role=role)
@@ -238,7 +244,7 @@ class Expressions(Calls):
         if estimate is not None:
             written, argument = estimate
             detached = self.place.no_grad or argument.detached
-            return self.formula(node, Divergence(argument, UNKNOWN, node, TERMS, family="k3"), exact=written, detached=detached)
+            return self.formula(node, Divergence(argument, UNKNOWN, node, TERMS, family="k3"), form=written, detached=detached)
         values = [value for _, _, value in terms]
         kinds = {value.kind for value in values}
         if len(terms) == 2:
@@ -295,8 +301,10 @@ class Expressions(Calls):
         rest = [(part, value) for part, value in over if value not in numbers or value.kind != CONSTANT]
         # A KL, scaled.
         scaled = next(((part, value) for part, value in rest if value.kind == KL), None)
+        if scaled is not None and sum(value.kind == KL for value in values) > 1:
+            return UNKNOWN
         if scaled is not None:
-            return self._scaled(node, scaled, [pair for pair in rest if pair is not scaled], under, numbers)
+            return self._scaled(node, scaled, [pair for pair in rest if pair[0] is not scaled[0]], under, numbers)
         hard = next((value for _, value in rest if value.kind == HARD), None)
         if hard is not None:
             return hard
@@ -387,7 +395,7 @@ class Expressions(Calls):
             return Value(PROBS, value.role, zeros=value.zeros or value.kind == COUNTS, positive=value.positive, rank=value.rank, bins=value.bins)
         if not numbers and by.of == f"logsumexp({key})":
             return UNKNOWN
-        if value.kind == COUNTS:
+        if value.kind == COUNTS and by.kind not in NUMBERS:
             # Counts over a total that was not followed: shares, by all appearances, but not known to be.
             return Value("", value.role, bins=value.bins, zeros=value.zeros)
         if value.kind in (LOGITS, LOG_PROBS, SAMPLES):
@@ -396,7 +404,7 @@ class Expressions(Calls):
                 return Value(LOGITS if value.kind != SAMPLES else SAMPLES, value.role, temperature=temperature, rank=value.rank, detached=value.detached)
         if not value and by.kind == CONSTANT:
             return Value(role=value.role, temperature="" if by.data == 1 else self.text(divisor), data=node, detached=value.detached)
-        if value.kind in (PROBS, ONE_HOT, DENSITY, COUNTS, "", METHOD, SIGMOID) and by.kind in (PROBS, ONE_HOT, DENSITY, COUNTS, "", METHOD, SIGMOID):
+        if value.kind in _RATIOS and by.kind in _RATIOS:
             return Value(
                 role=value.role if not by.role else "",
                 temperature=self.text(divisor),
@@ -405,8 +413,8 @@ class Expressions(Calls):
             )
         return Value(role=value.role)
 
-    def formula(self, node: Any, divergence: Divergence, exact: bool = False, detached: bool = False) -> Value:
-        self.record(KlFormula(node, divergence, self.place, exact))
+    def formula(self, node: Any, divergence: Divergence, form: str = "", detached: bool = False) -> Value:
+        self.record(KlFormula(node, divergence, self.place, form))
         return Value(KL, data=divergence, detached=detached)
 
 

@@ -109,7 +109,7 @@ class Scope:
 
 
 class Flow(Expressions):
-    """Walks one module; `events` is what the last round saw, in order of the source."""
+    """Walks one module; `events` is what the last round saw."""
 
     def __init__(self, tree: ast.Module, bound: set[str]) -> None:
         super().__init__()
@@ -121,8 +121,9 @@ class Flow(Expressions):
         self.loops = 0
 
     def run(self) -> list[Any]:
-        for last in [False] * (_ROUNDS - 1) + [True]:
-            self.recording, self.events = last, {}
+        before: Any = None
+        for _ in range(_ROUNDS):
+            self.recording, self.events = True, {}
             self.scopes: tuple[Scope, ...] = (Scope(),)
             self.place, self.function = Place(), None
             self.pending: list[Function] = []
@@ -133,7 +134,22 @@ class Flow(Expressions):
                 function.parameters, function.given = function.given, {}
             for known in self.classes.values():
                 known.attributes, known.noted = known.noted, {}
+            known_now = self._crossed()
+            if known_now == before:
+                break
+            before = known_now
         return list(self.events.values())
+
+    def _crossed(self) -> dict[Any, Value]:
+        """What is known at the boundaries of functions and classes; where a round added nothing, the next would not either."""
+        found: dict[Any, Value] = {}
+        for key, function in self.functions.items():
+            found.update({(key, name): value for name, value in function.parameters.items() if value})
+            if function.returns:
+                found[key, None] = function.returns
+        for key, known in self.classes.items():
+            found.update({(key, "", name): value for name, value in known.attributes.items() if value})
+        return found
 
     # Functions and classes.
 

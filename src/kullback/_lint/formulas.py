@@ -56,8 +56,10 @@ def gaussian(terms: list[Term]) -> bool:
     return len(squares) == 2 and "log" in _called(beside[0])
 
 
-def k3(terms: list[Term], key: Callable[[Value, ast.expr | None], str]) -> tuple[bool, Value] | None:
-    """exp(x) − x − 1: whether it stands there as such, and what is known of x; None where it does not."""
+def k3(terms: list[Term], key: Callable[[Value, ast.expr | None], str]) -> tuple[str, Value] | None:
+    """exp(x) − x − 1, or expm1(x) − x: which (see `KlFormula`), and what is known of x; None where neither stands there."""
+    if len(terms) == 2 and [s for s, _, _ in terms] == [1, -1] and terms[0][2].exp_of.startswith("expm1:"):
+        return ("expm1", terms[1][2]) if terms[0][2].exp_of == "expm1:" + key(terms[1][2], terms[1][1]) else None
     if len(terms) != 3 and not (len(terms) == 4 and sum(s for s, _, _ in terms) <= 0):
         return None
     exps = [(node, value) for sign, node, value in terms if sign == 1 and value.exp_of]
@@ -68,12 +70,12 @@ def k3(terms: list[Term], key: Callable[[Value, ast.expr | None], str]) -> tuple
     rest = [(s, n, v) for s, n, v in terms if n is not node and not (s == -1 and _is_number(v, 1))]
     if len(rest) == 1 and rest[0][0] == -1 and rest[0][1] is not None:
         same = key(rest[0][2], rest[0][1]) == value.exp_of or ast.unparse(rest[0][1]) == value.exp_of
-        return (is_exp(node), rest[0][2]) if same else None
+        return ("exp" if is_exp(node) else "named", rest[0][2]) if same else None
     # exp(a - b) - (a - b) - 1 arrives with its bracket opened.
     if len(rest) == 2 and all(n is not None for _, n, _ in rest):
         (s1, n1, _), (s2, n2, _) = rest
         if (s1, s2) == (-1, 1) and f"{ast.unparse(n1)} - {ast.unparse(n2)}" == value.exp_of:  # type: ignore[arg-type]
-            return is_exp(node), Value()
+            return "exp" if is_exp(node) else "named", Value()
         if (s1, s2) == (1, -1) and f"{ast.unparse(n2)} - {ast.unparse(n1)}" == value.exp_of:  # type: ignore[arg-type]
-            return is_exp(node), Value()
+            return "exp" if is_exp(node) else "named", Value()
     return None

@@ -6,7 +6,8 @@ A value is immutable, and `UNKNOWN` is the honest default: two paths that disagr
 from __future__ import annotations
 
 import ast
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
+from functools import lru_cache
 from typing import Any
 
 # Numbers.
@@ -94,7 +95,11 @@ class Value:
     masked: tuple[str, str] = ("", "")  # x[condition]: sources of x and of the condition
 
     def having(self, **facts: Any) -> Value:
-        return replace(self, **facts)
+        """The same but for these; `dataclasses.replace` is several times slower, and this is called for every expression."""
+        new = object.__new__(Value)
+        new.__dict__.update(self.__dict__)
+        new.__dict__.update(facts)
+        return new
 
     def __bool__(self) -> bool:
         return self.kind != ""
@@ -142,6 +147,7 @@ _TOKENS = {
 _BESIDE = frozenset({"log", "prob", "probs", "logit", "logits", "dist", "soft", "softmax", "tensor", "norm", "flat", "safe", "logprob", "logprobs"})
 
 
+@lru_cache(maxsize=20_000)
 def role_of(name: str) -> str:
     """The side a name puts a distribution on, "" if none or several."""
     tokens = _split(name)

@@ -20,8 +20,8 @@ class K3Cancels(Rule):
 
     def check(self, module: Module) -> Iterator[Report]:
         for event in module.of(KlFormula):
-            if event.divergence.family == "k3":
-                edits = self._edits(module, event.node) if event.exact and isinstance(event.node, ast.BinOp) else ()
+            if event.divergence.family == "k3" and event.form != "expm1":
+                edits = self._edits(module, event.node) if event.form == "exp" and isinstance(event.node, ast.BinOp) else ()
                 yield Report(event.node, "exp(x) - x - 1 cancels where x is small, which is where it is used: write expm1(x) - x", edits)
 
     def _edits(self, module: Module, node: ast.BinOp) -> tuple[Edit, ...]:

@@ -9,7 +9,7 @@ from collections.abc import Iterator
 from ..calls import reduction_of
 from ..edits import add_keyword
 from ..events import KlCall, Made, Operation, Quotient
-from ..values import KL, SCALAR, TERMS
+from ..values import KL, SCALAR, TERMS, Divergence
 from .base import Module, Report, Rule
 
 # Multiplied by the number of categories afterwards, the mean is a sum again.
@@ -36,7 +36,7 @@ class MeanReduction(Rule):
                     yield Report(event.node, "this mean is over the categories too: sum over them first, then average over the rows")
         for event in module.of(Quotient):
             made = event.value.data
-            if made.family == "categorical" and made.summed == SCALAR and not made.averaged and _numel_of(event.divisor) in (made.p_key, made.q_key):
+            if made.family == "categorical" and made.summed == SCALAR and not made.averaged and _elements(event, made):
                 yield Report(event.node, "divided by the number of elements, categories included: divide by the number of rows")
 
     def _reduction(self, module: Module, event: KlCall | Made, node: ast.Call) -> Iterator[Report]:
@@ -55,7 +55,7 @@ def _compensated(module: Module, node: ast.AST) -> bool:
     return any(scale.startswith("*") and _CLASSES.search(scale) for scale in module.scalings.get(id(node), ()))
 
 
-def _over_classes(event: Operation, made: object) -> bool:
+def _over_classes(event: Operation, made: Divergence) -> bool:
     axis = next((event.keywords[k] for k in ("dim", "axis") if k in event.keywords), event.nodes[1] if len(event.nodes) > 1 else None)
     if axis is None:
         return True
@@ -65,8 +65,14 @@ def _over_classes(event: Operation, made: object) -> bool:
         return False
     if number == -1 or (isinstance(number, tuple) and -1 in number):
         return True
-    known = {made.p.axis, made.q.axis} - {None}  # type: ignore[attr-defined]
+    known = {made.p.axis, made.q.axis} - {None}
     return number in known
+
+
+def _elements(event: Quotient, made: Divergence) -> bool:
+    """Whether the divisor counts the elements of p, of q, or of the scores of either."""
+    counted = {f"{form}" for key in (made.p_key, made.q_key) for form in (f"numel({key})", key.replace("softmax(", "numel(", 1))}
+    return event.divisor_value.of in counted or _numel_of(event.divisor) in (made.p_key, made.q_key)
 
 
 def _numel_of(divisor: ast.expr) -> str:

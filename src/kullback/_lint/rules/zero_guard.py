@@ -12,8 +12,8 @@ from .base import Module, Report, Rule
 
 # Any of these near the formula says that somebody thought of zeros.
 _GUARD = re.compile(
-    r"where|eps|\d[eE]-\d|clip|clamp|[>≥]\s*=?\s*0|!=\s*0|==\s*0|nonzero|mask|isfinite|isnan|nan_to_num|nansum|xlogy|max\(|maximum|finfo|tiny|smooth"
-    r"|pseudo|\+\s*1\b|laplace|alpha|small|delta|any\(|all\(|seterr|errstate|softmax|fillna|dropna",
+    r"where|eps|\d[eE]-\d|clip|clamp|[>≥]\s*=?\s*0|!=\s*0|==\s*0|nonzero|mask|isfinite|isnan|nan_to_num|nansum|xlogy|\bmax\(|maximum|finfo|tiny|smooth"
+    r"|pseudo|\+\s*1\b|laplace|alpha|small|delta|any\(|all\(|seterr|errstate|fillna|dropna",
     re.IGNORECASE,
 )
 _ARRAY_LOG = re.compile(r"\b(?:np|numpy|math|jnp|cp)\.log")
@@ -33,6 +33,8 @@ class ZeroGuard(Rule):
             function = event.place.function
             near = module.source.segment(function if function is not None else module.statement(event.node))
             if _GUARD.search(_without_strings(near)):
+                continue
+            if not p.zeros and "softmax" in near:
                 continue
             by_hand = bool(_ARRAY_LOG.search(module.source.segment(event.node))) and function is not None and self._is_parameter(function, made.p_key)
             if p.zeros or by_hand:
