@@ -14,7 +14,7 @@ from .events import Arguments, Bound, Compiled, Created, KlCall, Local, Operatio
 from .events import Made as MadeEvent
 from .operations import transfer
 from .values import (
-    CLASS, CONSTANT, DENSITY, FUNCTION, HARD, INSTANCE, KL, LOG_PROBS, LOGITS, METHOD, MODULE, OBJECT, PARTIAL, PROBS, ROWS, SAMPLES, SCALAR,
+    CLASS, CONSTANT, DENSITY, FUNCTION, HARD, INSTANCE, KL, LOG_PROBS, LOGITS, METHOD, MODULE, NUMBERS, OBJECT, PARTIAL, PROBS, ROWS, SAMPLES, SCALAR,
     SIGMOID, TERMS, TUPLE, UNKNOWN, Divergence, Made, Value, constant, role_of,
 )  # fmt: skip
 
@@ -65,11 +65,21 @@ class Calls:
         unpacked = [self.value(k.value) for k in node.keywords if k.arg is None]
         is_open = bool(unpacked) or any(isinstance(a, ast.Starred) for a in node.args)
         found = self.call(node, function, list(node.args), args, {k.arg: k.value for k in node.keywords if k.arg is not None}, keywords, is_open)
+        if isinstance(node.func, ast.Attribute) and node.func.attr.endswith("_") and not node.func.attr.startswith("_"):
+            self._in_place(node.func.value, found)
         if not found.role and found.kind not in (CONSTANT, MODULE):
             role = function.role or _callee_role(node.func)
             if role and (found.kind in ("", *_ROLE_KINDS)):
                 return found.having(role=role)
         return found
+
+    def _in_place(self, receiver: ast.expr, result: Value) -> None:
+        """x.fill_(...), x.data.scatter_(...): x is no longer what it was."""
+        whole = receiver
+        while isinstance(receiver, (ast.Attribute, ast.Subscript, ast.Call)):
+            receiver = receiver.func if isinstance(receiver, ast.Call) else receiver.value
+        if isinstance(receiver, ast.Name) and self.value(receiver).kind in NUMBERS:
+            self.scopes[-1].set(receiver.id, result if whole is receiver else Value(role=result.role))
 
     def call(
         self,
@@ -120,7 +130,9 @@ class Calls:
         for name in names:
             value = UNKNOWN if is_open else given.get(name)
             if value is not None:
-                function.note(name, _crossing(value).having(role=role_of(name) or value.role))
+                # A helper may be meant for anything: that it once gets a softmax, or a test's random numbers, is no fault of its own.
+                known = Value() if value.kind == SAMPLES else _crossing(value).having(softmax=False)
+                function.note(name, known.having(role=role_of(name) or value.role))
         for name, value in keywords.items():
             if name in function.names and name not in names:
                 function.note(name, value)
@@ -318,9 +330,8 @@ class Calls:
             last = args[0]
             self.layers[id(made.node)] = self.output(last.data) if last.kind == OBJECT else UNKNOWN
             return UNKNOWN
-        if name == "compile" and "loss" in keyword_nodes | ({"loss": nodes[1]} if len(nodes) > 1 else {}):
-            loss = keyword_nodes.get("loss") or nodes[1]
-            value = keywords.get("loss") or args[1]
+        if name == "compile" and ("loss" in keywords or len(nodes) > 1):
+            loss, value = (keyword_nodes["loss"], keywords["loss"]) if "loss" in keywords else (nodes[1], args[1])
             self.record(Compiled(node, loss, value, self.output(made), self.place))
             return UNKNOWN
         if made.name.startswith("transformers.") and "For" in short and name == "forward":

@@ -100,6 +100,8 @@ class Expressions(Calls):
             return base
         if base.kind == TUPLE and index.kind == CONSTANT and isinstance(index.data, int) and -len(base.data) <= index.data < len(base.data):
             return base.data[index.data]  # type: ignore[no-any-return]
+        if base.kind == METHOD and base.data[1] == "shape" and index.kind == CONSTANT and index.data == -1 and isinstance(node.value, ast.Attribute):
+            return Value(of=f"classes({self.key(base.data[0], node.value.value)})")
         masked = ("", "")
         if isinstance(index.data, (ast.Compare, ast.BinOp)) or isinstance(node.slice, (ast.Compare, ast.BinOp)):
             condition = index.data if isinstance(index.data, ast.AST) else node.slice
@@ -317,7 +319,8 @@ class Expressions(Calls):
                         continue
                     key = self.key(weight, other)
                     extra = len(rest) > 2 or bool(under)
-                    if key in (p_key, q_key):
+                    # (n - 1) * (log(n) - log(n - 1)) is arithmetic of numbers, not of distributions.
+                    if key in (p_key, q_key) and not isinstance(other, (ast.BinOp, ast.Constant)):
                         first, second = (p, q) if key == p_key else (q, p)
                         first = _merge(first, weight)
                         keys = (p_key, q_key) if key == p_key else (q_key, p_key)

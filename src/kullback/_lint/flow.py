@@ -11,10 +11,10 @@ from collections.abc import Callable, Iterable
 from dataclasses import replace
 from typing import Any
 
-from .catalog import CONVENTIONS
+from .catalog import APIS, CONVENTIONS
 from .events import Bound, Place, Sum
 from .expressions import Expressions
-from .values import CLASS, CONSTANT, FUNCTION, INSTANCE, MODULE, TUPLE, UNKNOWN, Value, constant, join, role_of
+from .values import CLASS, CONSTANT, FUNCTION, INSTANCE, MODULE, OBJECT, TUPLE, UNKNOWN, Value, constant, join, role_of
 
 _ROUNDS = 3  # a value crosses at most this many function boundaries
 _DEEPEST = 60  # statements within statements
@@ -28,6 +28,7 @@ class Function:
     def __init__(self, node: Any, owner: Class | None, scopes: tuple[Scope, ...], outer: tuple[ast.AST, ...]) -> None:
         self.node, self.owner, self.scopes, self.outer = node, owner, scopes, outer
         self.parameters: dict[str, Value] = {}
+        self.defaults: dict[str, Value] = {}
         self.given: dict[str, Value] = {}  # what this round's calls passed
         self.returns: Value | None = None
         arguments = node.args
@@ -159,7 +160,7 @@ class Flow(Expressions):
         self.scopes, self.function = (*function.scopes, scope), function
         self.place = Place(function.node, function.outer, no_grad=function.no_grad)
         for name in function.names:
-            value = function.parameters.get(name, UNKNOWN)
+            value = function.parameters.get(name, function.defaults.get(name, UNKNOWN))
             scope.values[name] = value if value.role else value.having(role=role_of(name))
         if function.owner and function.positional and not function.static:
             scope.values[function.positional[0]] = Value(INSTANCE, data=function.owner)
@@ -180,6 +181,14 @@ class Flow(Expressions):
         if function is None:
             function = self.functions[id(node)] = Function(node, owner, self.scopes, outer)  # type: ignore[arg-type]
         function.scopes = self.scopes
+        # Defaults belong to the scope around. Of theirs only a loss object is believed: a caller who passes nothing gets that.
+        given = node.args
+        pairs = [*zip(reversed(function.positional), reversed(given.defaults)), *zip((a.arg for a in given.kwonlyargs), given.kw_defaults)]
+        for name, default in pairs:
+            if default is not None:
+                value = self.value(default)
+                if value.kind == OBJECT and value.data.name in APIS:
+                    function.defaults[name] = value
         self.pending.append(function)
         return function
 

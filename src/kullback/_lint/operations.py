@@ -108,7 +108,7 @@ def _mean(c: _Call) -> Value:
         made = x.data
         if made.summed == TERMS and axis == 0:
             return x
-        return x.having(data=replace(made, summed=SCALAR if axis is None else made.summed, averaged=made.averaged or made.summed == TERMS))
+        return x.having(data=replace(made, summed=SCALAR if axis is None else ROWS, averaged=made.averaged or made.summed == TERMS))
     if x.kind == HARD:
         return x
     if axis is not None and x.kind in (PROBS, LOGITS):
@@ -310,7 +310,7 @@ def _scatter(c: _Call) -> Value:
 
 
 def _size(c: _Call) -> Value:
-    return Value(of=f"size({c.key()})", role="")
+    return Value(of=f"classes({c.key()})") if c.axis() == -1 else UNKNOWN
 
 
 _TRANSFER: dict[str, Callable[[_Call], Value]] = {

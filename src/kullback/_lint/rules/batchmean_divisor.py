@@ -9,7 +9,7 @@ from ..calls import reduction_of
 from ..events import KlCall, Quotient
 from .base import Module, Report, Rule
 
-_BATCH = re.compile(r"batch|\.size\(0\)|shape\[0\]|\blen\(|^/\s*(B|N|bs|bsz)$", re.IGNORECASE)
+_BATCH = re.compile(r"batch_?size|\.size\(0\)|shape\[0\]|^(bs|bsz)$", re.IGNORECASE)
 
 
 class BatchmeanDivisor(Rule):

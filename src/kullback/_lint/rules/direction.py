@@ -26,12 +26,12 @@ class Direction(Rule):
         for event, made in found:
             if isinstance(event, KlCall) and event.api.distance:
                 continue
-            sides = (made.p.role, made.q.role)
+            sides = (made.p.role or _name(made.p_key), made.q.role or _name(made.q_key))
             if not all(sides) or sides[0] == sides[1]:
                 continue
             same_function = [m for e, m in found if e.place.function is event.place.function]
             both_ways = any((m.p.role, m.q.role) == sides[::-1] for m in same_function)
-            computed = f"KL({made.p.role}‖{made.q.role})"
+            computed = f"KL({sides[0]}‖{sides[1]})"
             statement = module.statement(event.node)
             stated = self._stated(module, event, statement)
             if stated is not None:
@@ -41,7 +41,7 @@ class Direction(Rule):
             if both_ways or _MEANT.search(self._context(module, event, statement)):
                 continue
             if sides in _OPPOSITE:
-                yield Report(event.node, f"this computes {computed}: {made.p.role} and {made.q.role} are the other way round from the usual {_why(sides)}")
+                yield Report(event.node, f"this computes {computed}: {sides[0]} and {sides[1]} are the other way round from the usual {_why(sides)}")
             elif sides == ("p", "q") and re.search("elbo", self._context(module, event, statement), re.IGNORECASE):
                 yield Report(event.node, "the ELBO has KL(q‖p), posterior first; this computes KL(p‖q)")
             elif sides == ("q", "p") and self._named_pq(event):
@@ -55,7 +55,7 @@ class Direction(Rule):
         if isinstance(function, (ast.FunctionDef, ast.AsyncFunctionDef)) and len(function.body) <= 6:
             texts.append(ast.get_docstring(function) or "")
         for text in texts:
-            found = {(role_of(a), role_of(b)) for a, b in _STATED.findall(text)}
+            found = {(role_of(a) or a, role_of(b) or b) for a, b in _STATED.findall(text)}
             if len(found) == 1:
                 return found.pop()
             if found:
@@ -83,6 +83,11 @@ class Direction(Rule):
             return False
         roles = [role_of(a.arg) for a in [*function.args.posonlyargs, *function.args.args] if a.arg not in ("self", "cls")]
         return roles[:2] == ["p", "q"] and not re.search(r"qp|q_p", function.name)
+
+
+def _name(key: str) -> str:
+    """A plain variable's name; other expressions have none."""
+    return key if key.isidentifier() else ""
 
 
 def _why(sides: tuple[str, str]) -> str:

@@ -6,10 +6,10 @@ from collections.abc import Iterator
 
 from ..events import KlCall
 from ..model import ERROR
-from ..values import LABELS, LOGITS, SAMPLES
+from ..values import LABELS, LOG_RATIO, LOGITS, SAMPLES
 from .base import Module, Report, Rule
 
-_WORDS = {LOGITS: "raw scores (logits)", SAMPLES: "random numbers", LABELS: "class indices"}
+_WORDS = {LOGITS: "raw scores (logits)", SAMPLES: "random numbers", LABELS: "class indices", LOG_RATIO: "the log of a ratio"}
 
 
 class InputScores(Rule):

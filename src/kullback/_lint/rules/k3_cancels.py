@@ -9,6 +9,7 @@ from ..events import KlFormula
 from ..expressions import flatten_sum
 from ..formulas import is_exp
 from ..model import Edit
+from ..values import CONSTANT
 from .base import Module, Report, Rule
 
 
@@ -20,7 +21,7 @@ class K3Cancels(Rule):
 
     def check(self, module: Module) -> Iterator[Report]:
         for event in module.of(KlFormula):
-            if event.divergence.family == "k3" and event.form != "expm1":
+            if event.divergence.family == "k3" and event.form != "expm1" and event.divergence.p.kind != CONSTANT:
                 edits = self._edits(module, event.node) if event.form == "exp" and isinstance(event.node, ast.BinOp) else ()
                 yield Report(event.node, "exp(x) - x - 1 cancels where x is small, which is where it is used: write expm1(x) - x", edits)
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ast
 import re
 from collections.abc import Iterator
 
@@ -9,6 +10,12 @@ from ..events import Sum
 from ..model import INFORMATION
 from ..values import CONSTANT, KL
 from .base import Module, Report, Rule
+
+
+def _target(module: Module, event: Sum) -> str:
+    statement = module.statement(event.node)
+    targets = statement.targets if isinstance(statement, ast.Assign) else [statement.target] if isinstance(statement, (ast.AugAssign, ast.AnnAssign)) else []
+    return " ".join(ast.unparse(t) for t in targets)
 
 
 class K3Loss(Rule):
@@ -23,6 +30,9 @@ class K3Loss(Rule):
                 if value.kind != KL or value.data.family != "k3" or value.detached or event.place.no_grad or node is None:
                     continue
                 others = [(n, v) for _, n, v in event.terms if n is not node and v.kind != CONSTANT]
+                about = [module.source.segment(n) for n, _ in others if n is not None] + [_target(module, event)]
+                if not any(re.search("loss|objective|surr|polic|pg_", text, re.IGNORECASE) for text in about):
+                    continue
                 if not others or any(n is not None and re.search("reward|advantage|score", module.source.segment(n), re.IGNORECASE) for n, _ in others):
                     continue
                 if any(re.search("ratio|exp|coef_1|is_weight", s) for s in module.scalings.get(id(value.data.node), ())):

@@ -10,6 +10,15 @@ from ..model import Edit
 from .base import Module, Report, Rule
 
 
+def _within_where(module: Module, node: ast.AST) -> bool:
+    """where(p > 0, p * log(p), 0): the zeros were thought of."""
+    for _ in range(4):
+        node = module.parents.get(node, module.tree)
+        if isinstance(node, ast.Call) and isinstance(node.func, ast.Attribute) and node.func.attr == "where":
+            return True
+    return False
+
+
 class LogOfSoftmax(Rule):
     code = "KL008"
     name = "log-of-softmax"
@@ -18,7 +27,7 @@ class LogOfSoftmax(Rule):
 
     def check(self, module: Module) -> Iterator[Report]:
         for event in module.of(Operation):
-            if event.name == "log" and event.values[0].softmax:
+            if event.name == "log" and event.values[0].softmax and not _within_where(module, event.node):
                 yield Report(event.node, "log of softmax is -inf, and its gradient NaN, where softmax underflows: use log_softmax", self._edits(module, event))
 
     def _edits(self, module: Module, event: Operation) -> tuple[Edit, ...]:

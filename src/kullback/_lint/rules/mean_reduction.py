@@ -37,7 +37,7 @@ class MeanReduction(Rule):
         for event in module.of(Quotient):
             made = event.value.data
             if made.family == "categorical" and made.summed == SCALAR and not made.averaged and _elements(event, made):
-                yield Report(event.node, "divided by the number of elements, categories included: divide by the number of rows")
+                yield Report(event.node, "divided by the number of categories too: divide by the number of rows only")
 
     def _reduction(self, module: Module, event: KlCall | Made, node: ast.Call) -> Iterator[Report]:
         if reduction_of(event.options) != "mean":
@@ -71,7 +71,10 @@ def _over_classes(event: Operation, made: Divergence) -> bool:
 
 def _elements(event: Quotient, made: Divergence) -> bool:
     """Whether the divisor counts the elements of p, of q, or of the scores of either."""
-    counted = {f"{form}" for key in (made.p_key, made.q_key) for form in (f"numel({key})", key.replace("softmax(", "numel(", 1))}
+    counted = set()
+    for key in (made.p_key, made.q_key):
+        for what in ("numel", "classes"):
+            counted |= {f"{what}({key})", key.replace("softmax(", f"{what}(", 1)}
     return event.divisor_value.of in counted or _numel_of(event.divisor) in (made.p_key, made.q_key)
 
 

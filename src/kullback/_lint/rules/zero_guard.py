@@ -13,7 +13,7 @@ from .base import Module, Report, Rule
 # Any of these near the formula says that somebody thought of zeros.
 _GUARD = re.compile(
     r"where|eps|\d[eE]-\d|clip|clamp|[>≥]\s*=?\s*0|!=\s*0|==\s*0|nonzero|mask|isfinite|isnan|nan_to_num|nansum|xlogy|\bmax\(|maximum|finfo|tiny|smooth"
-    r"|pseudo|\+\s*1\b|laplace|alpha|small|delta|any\(|all\(|seterr|errstate|fillna|dropna",
+    r"|pseudo|\+\s*1\b|laplace|alpha|small|delta|any\(|all\(|seterr|errstate|fillna|dropna|\bexcept\b|\+=\s*1",
     re.IGNORECASE,
 )
 _ARRAY_LOG = re.compile(r"\b(?:np|numpy|math|jnp|cp)\.log")
@@ -28,10 +28,11 @@ class ZeroGuard(Rule):
         for event in module.of(KlFormula):
             made = event.divergence
             p = made.p
-            if made.family != "categorical" or p.positive or event.place.conditions:
+            if made.family != "categorical" or p.positive or made.scaled or event.place.conditions:
                 continue
             function = event.place.function
-            near = module.source.segment(function if function is not None else module.statement(event.node))
+            around = next((f for f in (*event.place.outer, function) if f is not None), module.statement(event.node))
+            near = module.source.segment(around)
             if _GUARD.search(_without_strings(near)):
                 continue
             if not p.zeros and "softmax" in near:
