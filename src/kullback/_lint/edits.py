@@ -42,10 +42,8 @@ def apply(text: str, groups: Iterable[tuple[Edit, ...]]) -> tuple[str, int]:
     taken: list[Edit] = []
     applied = 0
     for group in groups:
-        if group and all(edit.end <= other.start or edit.start >= other.end for edit in group for other in taken if edit != other):
-            new = [edit for edit in group if edit not in taken]
-            if any(e.start == e.end == o.start == o.end for e in new for o in taken) and not new:
-                continue
+        new = [edit for edit in group if edit not in taken]
+        if new and all(edit.end <= other.start or edit.start >= other.end for edit in new for other in taken):
             taken += new
             applied += 1
     for edit in sorted(taken, reverse=True):

@@ -108,8 +108,6 @@ class Expressions(Calls):
             masked = (self.text(node.value), self.text(condition))
         if base.kind in NUMBERS:
             return base.having(rank=_indexed_rank(node.slice), axis=None, bins=base.bins, of="", exp_of="", softmax=False, masked=masked)
-        if base.kind == METHOD and isinstance(base.data[0], Value):
-            return Value(role=base.role)
         return Value(role=base.role, rank=_indexed_rank(node.slice), masked=masked)
 
     def of_Tuple(self, node: ast.Tuple) -> Value:
@@ -375,9 +373,14 @@ class Expressions(Calls):
     def _single(self, node: ast.BinOp, one: tuple[ast.expr, Value], numbers: list[Value], under: list[tuple[ast.expr, Value]]) -> Value:
         """One quantity with numbers and divisors: a temperature, a normalisation, a quotient, half of a mixture."""
         part, value = one
-        half = [float(n.data) for n in numbers] == [0.5] and not under
-        halved = not numbers and len(under) == 1 and under[0][1].kind == CONSTANT and under[0][1].data == 2
-        if (half or halved) and value.mixture[:1] == ("sum",) and isinstance(value.data, tuple):
+        factor = 1.0
+        for number in numbers:
+            factor *= float(number.data)
+        for _, divisor in under:
+            known = divisor.kind == CONSTANT and isinstance(divisor.data, (int, float)) and divisor.data
+            factor = factor / float(divisor.data) if known else 0.0
+        half = factor == 0.5
+        if half and value.mixture[:1] == ("sum",) and isinstance(value.data, tuple):
             a, b = value.data
             return Value(PROBS if a.kind == PROBS == b.kind else "", mixture=value.mixture[1:], positive=a.positive and b.positive)
         if half and (value.kind in (PROBS, "")):

@@ -27,20 +27,21 @@ class Options:
 
 @dataclass
 class Linted:
-    """One file: its text, what was found (after mending, if asked for), and the mended text where it differs."""
+    """One file: what was found (after mending, if asked for), and the mended text where it differs."""
 
     path: str
-    text: str
+    text: str  # what the findings speak of
     findings: list[Finding]
     fixed: str | None = None
     mended: int = 0
+    original: str = ""
 
 
 def lint_text(text: str, path: str, rules: tuple[Rule, ...], *, notebook: bool | None = None, fix: bool = False) -> Linted:
     """Findings of one source, by its name a notebook or not."""
     is_notebook = path.endswith(".ipynb") if notebook is None else notebook
     look = check_notebook if is_notebook else check
-    found = Linted(path, text, look(text, path, rules))
+    found = Linted(path, text, look(text, path, rules), original=text)
     if not fix:
         return found
     for _ in range(_PASSES):
@@ -50,8 +51,8 @@ def lint_text(text: str, path: str, rules: tuple[Rule, ...], *, notebook: bool |
         new, count = fix_notebook(found.text, found.findings) if is_notebook else apply(found.text, groups)
         if new == found.text or not (is_notebook or _parses(new)):
             break  # never hand back what does not parse
-        found = Linted(path, new, look(new, path, rules), new, found.mended + count)
-    return Linted(path, found.text if found.fixed is None else found.fixed, found.findings, found.fixed, found.mended)
+        found = Linted(path, new, look(new, path, rules), new, found.mended + count, text)
+    return found
 
 
 def _parses(text: str) -> bool:

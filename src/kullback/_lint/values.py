@@ -6,7 +6,7 @@ A value is immutable, and `UNKNOWN` is the honest default: two paths that disagr
 from __future__ import annotations
 
 import ast
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import lru_cache
 from typing import Any
 
@@ -135,6 +135,11 @@ def join(a: Value, b: Value) -> Value:
         return Value(TUPLE, data=tuple(map(join, a.data, b.data)))
     if a.kind == HARD:
         return Value(HARD, role=role)
+    if a.kind == KL and a.data.node is b.data.node and a.data.summed == b.data.summed:
+        # The same KL, masked or scaled on one of the ways.
+        powers, scaled = max(a.data.powers_of_t, b.data.powers_of_t), a.data.scaled or b.data.scaled
+        averaged = a.data.averaged or b.data.averaged
+        return Value(KL, data=replace(a.data, powers_of_t=powers, scaled=scaled, averaged=averaged), detached=a.detached and b.detached)
     return Value(role=role)
 
 

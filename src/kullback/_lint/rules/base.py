@@ -54,6 +54,10 @@ class Module:
                 found.setdefault(id(event.value.data.node), []).extend("*" + ast.unparse(node) for node, _ in event.others)
         return found
 
+    def uses(self, created: ast.Call) -> list[KlCall]:
+        """The calls of a KL that was created there; of a function, the call itself."""
+        return [event for event in self.events if isinstance(event, KlCall) and event.created is created]
+
     def divergences(self) -> Iterator[tuple[KlCall | KlFormula, Divergence]]:
         for event in self.events:
             if isinstance(event, (KlCall, KlFormula)):

@@ -47,7 +47,9 @@ class MeanReduction(Rule):
         elif {"size_average", "reduce"} & set(event.options.nodes):
             yield Report(node, f'these arguments make {event.api.name} divide by rows times categories: pass reduction="batchmean"')
         else:
-            edits = add_keyword(module.source, node, 'reduction="batchmean"')
+            # Of [rows, categories] only is batchmean the mean over rows.
+            ranks = {value.rank for use in module.uses(node) for value in (use.divergence.p, use.divergence.q)}
+            edits = add_keyword(module.source, node, 'reduction="batchmean"') if ranks <= {None, 2} else ()
             yield Report(node, f'{event.api.name} divides by rows times categories unless told otherwise: pass reduction="batchmean"', edits)
 
 
