@@ -34,7 +34,9 @@ def add(commands: Any) -> None:
         allow_abbrev=False,
     )
     parser.add_argument("paths", metavar="PATH", nargs="*", help="files, directories, notebooks, or - for standard input (default: here)")
-    parser.add_argument("--select", action="append", metavar="RULES", help="only these rules: KL006, or a beginning such as KL00; commas, or repeat")
+    parser.add_argument(
+        "--select", action="append", metavar="RULES", help="only these rules: KL006, or a beginning such as KL00; commas, or repeat"
+    )
     parser.add_argument("--ignore", action="append", metavar="RULES", help="not these rules")
     shown = parser.add_mutually_exclusive_group()
     shown.add_argument("--format", choices=_FORMATS, default="text", help="text (default), json, sarif, or github (annotations)")
@@ -42,7 +44,9 @@ def add(commands: Any) -> None:
     mend = parser.add_mutually_exclusive_group()
     mend.add_argument("--fix", action="store_true", help="mend what can be mended mechanically, and report the rest")
     mend.add_argument("--diff", action="store_true", help="show what --fix would change, and change nothing")
-    parser.add_argument("--stdin-name", default="<stdin>", metavar="NAME", help="the name standard input is reported under; .ipynb for a notebook")
+    parser.add_argument(
+        "--stdin-name", default="<stdin>", metavar="NAME", help="the name standard input is reported under; .ipynb for a notebook"
+    )
     parser.add_argument("--explain", metavar="RULE", help="print the page of a rule and stop")
     parser.set_defaults(run=_run)
 

@@ -64,7 +64,9 @@ class Calls:
         keywords = {k.arg: self.value(k.value) for k in node.keywords if k.arg is not None}
         unpacked = [self.value(k.value) for k in node.keywords if k.arg is None]
         is_open = bool(unpacked) or any(isinstance(a, ast.Starred) for a in node.args)
-        found = self.call(node, function, list(node.args), args, {k.arg: k.value for k in node.keywords if k.arg is not None}, keywords, is_open)
+        found = self.call(
+            node, function, list(node.args), args, {k.arg: k.value for k in node.keywords if k.arg is not None}, keywords, is_open
+        )
         if isinstance(node.func, ast.Attribute) and node.func.attr.endswith("_") and not node.func.attr.startswith("_"):
             self._in_place(node.func.value, found)
         if not found.role and found.kind not in (CONSTANT, MODULE):
@@ -130,9 +132,7 @@ class Calls:
         for name in names:
             value = UNKNOWN if is_open else given.get(name)
             if value is not None:
-                # A helper may be meant for anything: that it once gets a softmax, or a test's random numbers, is no fault of its own.
-                known = Value() if value.kind == SAMPLES else _crossing(value).having(softmax=False)
-                function.note(name, known.having(role=role_of(name) or value.role))
+                function.note(name, _given(value).having(role=role_of(name) or value.role))
         for name, value in keywords.items():
             if name in function.names and name not in names:
                 function.note(name, value)
@@ -143,7 +143,14 @@ class Calls:
     # Other libraries' functions and classes.
 
     def _named(
-        self, node: ast.Call, name: str, nodes: list[ast.expr], args: list[Value], keyword_nodes: dict[str, ast.expr], keywords: dict[str, Value], is_open: bool
+        self,
+        node: ast.Call,
+        name: str,
+        nodes: list[ast.expr],
+        args: list[Value],
+        keyword_nodes: dict[str, ast.expr],
+        keywords: dict[str, Value],
+        is_open: bool,
     ) -> Value:
         if name.endswith((".from_pretrained", ".from_config")):
             name = name.rsplit(".", 1)[0]
@@ -165,7 +172,19 @@ class Calls:
             return Value({"pdf": DENSITY, "pmf": PROBS, "rvs": SAMPLES}[short])
         if name in ("len", "range", "print", "str", "int"):
             return Value(of=f"len({self.key(args[0], nodes[0])})") if name == "len" and args else UNKNOWN
-        if name.split(".")[0] in ("torch", "paddle", "keras", "tensorflow", "tf_keras", "scipy", "transformers", "numpyro", "pyro", "distrax", "tensorflow_probability"):
+        if name.split(".")[0] in (
+            "torch",
+            "paddle",
+            "keras",
+            "tensorflow",
+            "tf_keras",
+            "scipy",
+            "transformers",
+            "numpyro",
+            "pyro",
+            "distrax",
+            "tensorflow_probability",
+        ):
             self.record(Created(node, name, tuple(args), keywords, self.place))
             return Value(OBJECT, data=Made(name, node, tuple(args), tuple(keywords.items())))
         return UNKNOWN
@@ -234,7 +253,13 @@ class Calls:
                 activation = made.args[1] if short == "Dense" and len(made.args) > 1 else None
             if activation is None or (activation.kind == CONSTANT and activation.data is None):
                 return Value(LOGITS)
-            name = activation.data if activation.kind == CONSTANT else str(activation.data or "").rsplit(".", 1)[-1] if activation.kind == MODULE else "?"
+            name = (
+                activation.data
+                if activation.kind == CONSTANT
+                else str(activation.data or "").rsplit(".", 1)[-1]
+                if activation.kind == MODULE
+                else "?"
+            )
             kind = _ACTIVATIONS.get(name, "")
             return Value(kind, softmax=kind == PROBS, positive=kind == PROBS)
         if short in ("Softmax", "LogSoftmax", "Sigmoid"):
@@ -296,7 +321,15 @@ class Calls:
             operation = ""  # logger.log(...), and the like
         if operation and isinstance(node.func, ast.Attribute):
             found = self.operate(
-                node, "torch" if name in ("softmax", "log_softmax") else "", operation, [node.func.value, *nodes], [receiver, *args], keyword_nodes, keywords, is_open, method=True
+                node,
+                "torch" if name in ("softmax", "log_softmax") else "",
+                operation,
+                [node.func.value, *nodes],
+                [receiver, *args],
+                keyword_nodes,
+                keywords,
+                is_open,
+                method=True,
             )
             return found if found.role or not receiver.role or found.kind in (KL, CONSTANT) else found.having(role=receiver.role)
         return Value(role=receiver.role if name not in ("item",) else "")
@@ -389,7 +422,15 @@ _ROLE_KINDS = (LOGITS, LOG_PROBS, PROBS, OBJECT, TUPLE, SAMPLES)
 
 def _crossing(value: Value) -> Value:
     """Leaving or entering a function, where sources name other variables."""
-    return value.having(of="", exp_of="", log_of="", mixture=(), masked=("", ""))
+    data = tuple(map(_crossing, value.data)) if value.kind == TUPLE else value.data
+    return value.having(of="", exp_of="", log_of="", mixture=(), masked=("", ""), data=data)
+
+
+def _given(value: Value) -> Value:
+    """What a helper may know of its argument: that it once gets a softmax, or a test's random numbers, is no fault of its own."""
+    if value.kind == TUPLE:
+        return value.having(data=tuple(map(_given, value.data)))
+    return Value() if value.kind == SAMPLES else _crossing(value).having(softmax=False)
 
 
 def _callee_role(function: ast.expr) -> str:
@@ -400,7 +441,12 @@ def _callee_role(function: ast.expr) -> str:
 
 
 def _arguments(
-    parameters: tuple[str, ...], nodes: list[ast.expr], args: list[Value], keyword_nodes: dict[str, ast.expr], keywords: dict[str, Value], is_open: bool
+    parameters: tuple[str, ...],
+    nodes: list[ast.expr],
+    args: list[Value],
+    keyword_nodes: dict[str, ast.expr],
+    keywords: dict[str, Value],
+    is_open: bool,
 ) -> Arguments:
     if any(isinstance(n, ast.Starred) for n in nodes):
         nodes, args = [], []

@@ -116,24 +116,52 @@ def _apis() -> dict[str, Api]:
         found[f"{prefix}.kl_div"] = Api("F.kl_div", torch, "target", "input", q_is_log=True, summed="terms", torch_like=True)
     for prefix in ("torch.nn", "torch.nn.modules", "torch.nn.modules.loss", "kullback.torch"):
         found[f"{prefix}.KLDivLoss"] = Api(
-            "nn.KLDivLoss", ("input", "target"), "target", "input", True, summed="terms", torch_like=True, is_class=True, made_with=torch[2:]
+            "nn.KLDivLoss",
+            ("input", "target"),
+            "target",
+            "input",
+            True,
+            summed="terms",
+            torch_like=True,
+            is_class=True,
+            made_with=torch[2:],
         )
     paddle = ("input", "label", "reduction", "log_target")
     found["paddle.nn.functional.kl_div"] = Api("paddle F.kl_div", paddle, "label", "input", True, summed="terms", torch_like=True)
     for prefix in ("paddle.nn", "paddle.nn.layer", "paddle.nn.layer.loss"):
         found[f"{prefix}.KLDivLoss"] = Api(
-            "paddle.nn.KLDivLoss", ("input", "label"), "label", "input", True, summed="terms", torch_like=True, is_class=True, made_with=paddle[2:]
+            "paddle.nn.KLDivLoss",
+            ("input", "label"),
+            "label",
+            "input",
+            True,
+            summed="terms",
+            torch_like=True,
+            is_class=True,
+            made_with=paddle[2:],
         )
     for prefix in ("optax", "optax.losses", "kullback.jax"):
         two = ("log_predictions", "targets", "axis", "where")
         found[f"{prefix}.kl_divergence"] = Api("optax.kl_divergence", two, "targets", "log_predictions", q_is_log=True)
         found[f"{prefix}.kl_divergence_with_log_targets"] = Api(
-            "optax.kl_divergence_with_log_targets", ("log_predictions", "log_targets", "axis", "where"), "log_targets", "log_predictions", True, True
+            "optax.kl_divergence_with_log_targets",
+            ("log_predictions", "log_targets", "axis", "where"),
+            "log_targets",
+            "log_predictions",
+            True,
+            True,
         )
         found[f"{prefix}.convex_kl_divergence"] = found[f"{prefix}.generalized_kl_divergence"] = Api(
             "optax.generalized_kl_divergence", two, "targets", "log_predictions", q_is_log=True
         )
-    for root in ("keras", "tensorflow.keras", "tf_keras", "tensorflow.python.keras", "tensorflow.compat.v1.keras", "tensorflow.compat.v2.keras"):
+    for root in (
+        "keras",
+        "tensorflow.keras",
+        "tf_keras",
+        "tensorflow.python.keras",
+        "tensorflow.compat.v1.keras",
+        "tensorflow.compat.v2.keras",
+    ):
         for name in ("kl_divergence", "kullback_leibler_divergence", "KLD", "kld"):
             for module in ("losses", "metrics", "objectives"):
                 found[f"{root}.{module}.{name}"] = Api(f"keras.losses.{name}", ("y_true", "y_pred"), "y_true", "y_pred", keras=True)
@@ -142,14 +170,27 @@ def _apis() -> dict[str, Api]:
                 found.setdefault(f"{root}.{module}.{name}", Api("keras.losses.KLDivergence", ("y_true", "y_pred"), "y_true", "y_pred"))
         for module in ("losses", "metrics"):
             found[f"{root}.{module}.KLDivergence"] = Api(
-                f"keras.{module}.KLDivergence", ("y_true", "y_pred", "sample_weight"), "y_true", "y_pred", keras=True, is_class=True, summed="scalar"
+                f"keras.{module}.KLDivergence",
+                ("y_true", "y_pred", "sample_weight"),
+                "y_true",
+                "y_pred",
+                keras=True,
+                is_class=True,
+                summed="scalar",
             )
     for prefix in ("scipy.special", "jax.scipy.special", "kullback.jax"):
         found[f"{prefix}.rel_entr"] = Api("rel_entr", ("x", "y"), "x", "y", summed="terms")
         found[f"{prefix}.kl_div"] = Api("scipy.special.kl_div", ("x", "y"), "x", "y", summed="terms")
     found["scipy.stats.entropy"] = Api("scipy.stats.entropy", ("pk", "qk", "base", "axis"), "pk", "qk", normalises=True)
     found["scipy.spatial.distance.jensenshannon"] = Api("jensenshannon", ("p", "q", "base"), "p", "q", normalises=True, distance=True)
-    objects = ["torch.distributions", "torch.distributions.kl", "pyro.distributions", "paddle.distribution", "numpyro.distributions", "numpyro.distributions.kl"]
+    objects = [
+        "torch.distributions",
+        "torch.distributions.kl",
+        "pyro.distributions",
+        "paddle.distribution",
+        "numpyro.distributions",
+        "numpyro.distributions.kl",
+    ]
     for root in ("tensorflow_probability", "tensorflow_probability.substrates.jax", "tensorflow_probability.python"):
         objects += [f"{root}.distributions", f"{root}.distributions.kullback_leibler"]
     for prefix in objects:

@@ -14,7 +14,7 @@ from .rules.base import Module, Report, Rule
 from .source import Source
 
 # Files without any of these words have nothing to say; most files are such.
-_WORTH = re.compile(r"softmax|[kK][lL]|entr|jensen|log\d*\(|exp\(|logvar|log_var|logits", re.IGNORECASE)
+_WORTH = re.compile(r"softmax|[kK][lL]|entr|jensen|log\d*\(|exp(?:m1)?\(|logvar|log_var|logits", re.IGNORECASE)
 
 
 class Unparsable(Exception):
@@ -41,7 +41,8 @@ def analyse(text: str, path: str) -> Module:
     tree = parse(text)
     module = Module(Source(text, path), tree)
     if _WORTH.search(text):
-        module.events = Flow(tree, _bound(tree)).run()
+        module.parents, bound = _survey(tree)
+        module.events = Flow(tree, bound).run()
     return module
 
 
@@ -76,17 +77,37 @@ def _finding(source: Source, rule: Rule, report: Report) -> Finding:
     )  # fmt: skip
 
 
-def _bound(tree: ast.Module) -> set[str]:
-    """Every name the file binds anywhere: those are not taken for what convention says."""
-    found: set[str] = set()
-    for node in ast.walk(tree):
-        if isinstance(node, ast.Name):
-            if not isinstance(node.ctx, ast.Load):
-                found.add(node.id)
-        elif isinstance(node, ast.alias):
-            found.add((node.asname or node.name).split(".")[0])
-        elif isinstance(node, (ast.FunctionDef, ast.AsyncFunctionDef, ast.ClassDef)):
-            found.add(node.name)
-        elif isinstance(node, ast.arg):
-            found.add(node.arg)
-    return found
+def _survey(tree: ast.Module) -> tuple[dict[ast.AST, ast.AST], set[str]]:
+    """Each node's parent, and every name the file binds anywhere: those are not taken for what convention says.
+
+    One loop for both, by hand: `ast.walk` would take as long as all rules together.
+    """
+    parents: dict[ast.AST, ast.AST] = {}
+    bound: set[str] = set()
+    stack: list[ast.AST] = [tree]
+    while stack:
+        node = stack.pop()
+        kind = type(node)
+        if kind is ast.Name:
+            if type(node.ctx) is not ast.Load:  # type: ignore[attr-defined]
+                bound.add(node.id)  # type: ignore[attr-defined]
+            continue
+        if kind is ast.Constant:
+            continue
+        if kind is ast.alias:
+            bound.add((node.asname or node.name).split(".")[0])  # type: ignore[attr-defined]
+        elif kind is ast.arg:
+            bound.add(node.arg)  # type: ignore[attr-defined]
+        elif kind in (ast.FunctionDef, ast.AsyncFunctionDef, ast.ClassDef):
+            bound.add(node.name)  # type: ignore[attr-defined]
+        for field in node._fields:
+            child = getattr(node, field, None)
+            if isinstance(child, list):
+                for part in child:
+                    if isinstance(part, ast.AST):
+                        parents[part] = node
+                        stack.append(part)
+            elif isinstance(child, ast.AST):
+                parents[child] = node
+                stack.append(child)
+    return parents, bound

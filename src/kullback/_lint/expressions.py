@@ -100,7 +100,13 @@ class Expressions(Calls):
             return base
         if base.kind == TUPLE and index.kind == CONSTANT and isinstance(index.data, int) and -len(base.data) <= index.data < len(base.data):
             return base.data[index.data]  # type: ignore[no-any-return]
-        if base.kind == METHOD and base.data[1] == "shape" and index.kind == CONSTANT and index.data == -1 and isinstance(node.value, ast.Attribute):
+        if (
+            base.kind == METHOD
+            and base.data[1] == "shape"
+            and index.kind == CONSTANT
+            and index.data == -1
+            and isinstance(node.value, ast.Attribute)
+        ):
             return Value(of=f"classes({self.key(base.data[0], node.value.value)})")
         masked = ("", "")
         if isinstance(index.data, (ast.Compare, ast.BinOp)) or isinstance(node.slice, (ast.Compare, ast.BinOp)):
@@ -365,7 +371,11 @@ class Expressions(Calls):
         for text in texts:
             compact = text.replace(" ", "")
             count = sum(compact.count(t) for t in {temperature.replace(" ", "")} or {bare})
-            if f"{temperature.replace(' ', '')}**2" in compact or f"{temperature.replace(' ', '')}.pow(2)" in compact or "square(" in compact:
+            if (
+                f"{temperature.replace(' ', '')}**2" in compact
+                or f"{temperature.replace(' ', '')}.pow(2)" in compact
+                or "square(" in compact
+            ):
                 count = max(count, 2)
             most = max(most, count)
         return most
@@ -397,8 +407,14 @@ class Expressions(Calls):
 
     def _quotient(self, node: ast.BinOp, part: ast.expr, value: Value, divisor: ast.expr, by: Value, numbers: bool) -> Value:
         key = self.key(value, part)
-        if not numbers and by.of in (f"sum({key})", f"len({key})") or (by.of.startswith("sum(") and value.kind in (COUNTS, ONE_HOT) and by.of[4:-1] == key):
-            return Value(PROBS, value.role, zeros=value.zeros or value.kind == COUNTS, positive=value.positive, rank=value.rank, bins=value.bins)
+        if (
+            not numbers
+            and by.of in (f"sum({key})", f"len({key})")
+            or (by.of.startswith("sum(") and value.kind in (COUNTS, ONE_HOT) and by.of[4:-1] == key)
+        ):
+            return Value(
+                PROBS, value.role, zeros=value.zeros or value.kind == COUNTS, positive=value.positive, rank=value.rank, bins=value.bins
+            )
         if not numbers and by.of == f"logsumexp({key})":
             return UNKNOWN
         if value.kind == COUNTS and by.kind not in NUMBERS:
@@ -407,7 +423,13 @@ class Expressions(Calls):
         if value.kind in (LOGITS, LOG_PROBS, SAMPLES):
             temperature = "" if by.kind == CONSTANT and by.data == 1 else self.text(divisor)
             if by.kind in (CONSTANT, "", METHOD):
-                return Value(LOGITS if value.kind != SAMPLES else SAMPLES, value.role, temperature=temperature, rank=value.rank, detached=value.detached)
+                return Value(
+                    LOGITS if value.kind != SAMPLES else SAMPLES,
+                    value.role,
+                    temperature=temperature,
+                    rank=value.rank,
+                    detached=value.detached,
+                )
         if not value and by.kind == CONSTANT:
             return Value(role=value.role, temperature="" if by.data == 1 else self.text(divisor), data=node, detached=value.detached)
         if value.kind in _RATIOS and by.kind in _RATIOS:

@@ -27,7 +27,9 @@ def is_square(node: ast.expr | None) -> bool:
         return ast.dump(node.left) == ast.dump(node.right)
     name = _called(node)
     if name in ("pow", "pow_", "power"):
-        return isinstance(node, ast.Call) and bool(node.args) and isinstance(node.args[-1], ast.Constant) and node.args[-1].value in (2, 2.0)
+        return (
+            isinstance(node, ast.Call) and bool(node.args) and isinstance(node.args[-1], ast.Constant) and node.args[-1].value in (2, 2.0)
+        )
     return name in ("square", "square_")
 
 
@@ -58,8 +60,11 @@ def gaussian(terms: list[Term]) -> bool:
 
 def k3(terms: list[Term], key: Callable[[Value, ast.expr | None], str]) -> tuple[str, Value] | None:
     """exp(x) − x − 1, or expm1(x) − x: which (see `KlFormula`), and what is known of x; None where neither stands there."""
-    if len(terms) == 2 and [s for s, _, _ in terms] == [1, -1] and terms[0][2].exp_of.startswith("expm1:"):
-        return ("expm1", terms[1][2]) if terms[0][2].exp_of == "expm1:" + key(terms[1][2], terms[1][1]) else None
+    if terms[0][0] == 1 and terms[0][2].exp_of.startswith("expm1:"):
+        argument = terms[0][2].exp_of[6:]
+        if len(terms) == 2 and terms[1][0] == -1:
+            return ("expm1", terms[1][2]) if argument == key(terms[1][2], terms[1][1]) else None
+        return ("expm1", Value()) if _is_opened(terms[1:], argument) else None
     if len(terms) != 3 and not (len(terms) == 4 and sum(s for s, _, _ in terms) <= 0):
         return None
     exps = [(node, value) for sign, node, value in terms if sign == 1 and value.exp_of]
@@ -71,11 +76,12 @@ def k3(terms: list[Term], key: Callable[[Value, ast.expr | None], str]) -> tuple
     if len(rest) == 1 and rest[0][0] == -1 and rest[0][1] is not None:
         same = key(rest[0][2], rest[0][1]) == value.exp_of or ast.unparse(rest[0][1]) == value.exp_of
         return ("exp" if is_exp(node) else "named", rest[0][2]) if same else None
-    # exp(a - b) - (a - b) - 1 arrives with its bracket opened.
-    if len(rest) == 2 and all(n is not None for _, n, _ in rest):
-        (s1, n1, _), (s2, n2, _) = rest
-        if (s1, s2) == (-1, 1) and f"{ast.unparse(n1)} - {ast.unparse(n2)}" == value.exp_of:  # type: ignore[arg-type]
-            return "exp" if is_exp(node) else "named", Value()
-        if (s1, s2) == (1, -1) and f"{ast.unparse(n2)} - {ast.unparse(n1)}" == value.exp_of:  # type: ignore[arg-type]
-            return "exp" if is_exp(node) else "named", Value()
-    return None
+    return ("exp" if is_exp(node) else "named", Value()) if _is_opened(rest, value.exp_of) else None
+
+
+def _is_opened(terms: list[Term], argument: str) -> bool:
+    """−(a − b) arrives with its bracket opened, as −a + b."""
+    if len(terms) != 2 or sorted(sign for sign, _, _ in terms) != [-1, 1]:
+        return False
+    minus, plus = sorted(terms, key=lambda term: term[0])
+    return minus[1] is not None and plus[1] is not None and f"{ast.unparse(minus[1])} - {ast.unparse(plus[1])}" == argument

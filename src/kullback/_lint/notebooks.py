@@ -25,7 +25,9 @@ class _Cell:
         magic = re.match(r"\s*%%(\w+)", source)
         python = magic is None or magic[1] in ("time", "timeit", "capture", "prun", "px", "matplotlib")
         lines = source.split("\n") if python else []
-        self.code = "\n".join(re.sub(_MAGIC, r"\1pass", line) if _MAGIC.match(line) and not _inside(lines, n) else line for n, line in enumerate(lines))
+        self.code = "\n".join(
+            re.sub(_MAGIC, r"\1pass", line) if _MAGIC.match(line) and not _inside(lines, n) else line for n, line in enumerate(lines)
+        )
 
 
 def _inside(lines: list[str], number: int) -> bool:

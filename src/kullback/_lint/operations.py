@@ -23,7 +23,9 @@ Values = list[Value]
 class _Call:
     """One call, as the transfer functions see it."""
 
-    def __init__(self, flow: Any, node: ast.Call, nodes: Nodes, args: Values, keyword_nodes: dict[str, ast.expr], keywords: dict[str, Value]) -> None:
+    def __init__(
+        self, flow: Any, node: ast.Call, nodes: Nodes, args: Values, keyword_nodes: dict[str, ast.expr], keywords: dict[str, Value]
+    ) -> None:
         self.flow, self.node, self.nodes, self.args, self.keyword_nodes, self.keywords = flow, node, nodes, args, keyword_nodes, keywords
 
     @property
@@ -50,7 +52,9 @@ class _Call:
         return "some"
 
 
-def transfer(flow: Any, node: ast.Call, operation: str, nodes: Nodes, args: Values, keyword_nodes: dict[str, ast.expr], keywords: dict[str, Value]) -> Value:
+def transfer(
+    flow: Any, node: ast.Call, operation: str, nodes: Nodes, args: Values, keyword_nodes: dict[str, ast.expr], keywords: dict[str, Value]
+) -> Value:
     handler = _TRANSFER.get(operation)
     return UNKNOWN if handler is None else handler(_Call(flow, node, nodes, args, keyword_nodes, keywords))
 
@@ -215,7 +219,13 @@ def _hist(c: _Call) -> Value:
     data = c.flow.text(c.nodes[0])
     # Edges that depend on the data are named after it, also where a second histogram borrows them.
     own = f"edges of {data}"
-    key = own if automatic else known.of if known.of.startswith("edges of ") else "given: " + edges + ("" if span is None else c.flow.text(span))
+    key = (
+        own
+        if automatic
+        else known.of
+        if known.of.startswith("edges of ")
+        else "given: " + edges + ("" if span is None else c.flow.text(span))
+    )
     counted = Value(DENSITY if density else COUNTS, zeros=True, bins=(key, data))
     if any(k in c.keyword_nodes for k in ("weights",)):
         counted = Value(zeros=True)
@@ -292,7 +302,11 @@ def _quietly(c: _Call, node: ast.BinOp) -> Value:
 
 def _normalize(c: _Call) -> Value:
     order = c.keywords.get("p", c.args[1] if len(c.args) > 1 else UNKNOWN)
-    return Value(PROBS, c.first.role, zeros=c.first.zeros) if order.kind == CONSTANT and order.data == 1 and c.first.kind in (COUNTS, PROBS) else UNKNOWN
+    return (
+        Value(PROBS, c.first.role, zeros=c.first.zeros)
+        if order.kind == CONSTANT and order.data == 1 and c.first.kind in (COUNTS, PROBS)
+        else UNKNOWN
+    )
 
 
 def _xlogy(c: _Call) -> Value:

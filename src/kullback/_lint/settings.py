@@ -34,7 +34,9 @@ class Settings:
         return replace(self, select=self.select if select is None else select, ignore=self.ignore + (ignore or ()))
 
     def rules(self) -> tuple[Rule, ...]:
-        return tuple(r for r in RULES if (not self.select or r.code.startswith(self.select)) and not (self.ignore and r.code.startswith(self.ignore)))
+        return tuple(
+            r for r in RULES if (not self.select or r.code.startswith(self.select)) and not (self.ignore and r.code.startswith(self.ignore))
+        )
 
     def fails(self, finding: Finding) -> bool:
         """Whether a finding sets the exit code: information does only where its rule was selected by its full number."""
@@ -42,7 +44,10 @@ class Settings:
 
     def excludes(self, path: PurePath) -> bool:
         text = path.as_posix().removeprefix("./")
-        return any(fnmatch(text, pattern) or fnmatch(text, f"*/{pattern}") or any(fnmatch(part, pattern) for part in path.parts) for pattern in self.exclude)
+        return any(
+            fnmatch(text, pattern) or fnmatch(text, f"*/{pattern}") or any(fnmatch(part, pattern) for part in path.parts)
+            for pattern in self.exclude
+        )
 
 
 def codes(given: Any, where: str) -> tuple[str, ...]:

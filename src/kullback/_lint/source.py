@@ -11,6 +11,11 @@ from functools import cached_property
 _IGNORE = re.compile(r"#\s*kullback:\s*ignore(?:\[([^\]]*)\])?", re.IGNORECASE)
 
 
+def _comment(line: str) -> str:
+    """What follows a # outside quotes; good enough for one line that is not within a longer string."""
+    return re.sub(r"\"[^\"\n]*\"|'[^'\n]*'", "", line).partition("#")[2] if "#" in line else ""
+
+
 class Source:
     """`text` with line ends as they are in the file."""
 
@@ -47,14 +52,14 @@ class Source:
 
     def comment(self, line: int) -> str:
         """The comment on a line, and those alone on the lines above it."""
-        found = [self.comments.get(line, "")]
+        found = [_comment(self.lines[line - 1])]
         while line > 1 and self.lines[line - 2].lstrip().startswith("#"):
             line -= 1
-            found.append(self.comments.get(line, ""))
+            found.append(self.lines[line - 1].strip())
         return " ".join(found)
 
     @cached_property
-    def comments(self) -> dict[int, str]:
+    def _comments(self) -> dict[int, str]:
         found: dict[int, str] = {}
         if "#" in self.text:
             try:
@@ -71,7 +76,7 @@ class Source:
         if not re.search(r"kullback:\s*ignore", self.text, re.IGNORECASE):
             return {}
         found: dict[int, frozenset[str]] = {}
-        for line, comment in self.comments.items():
+        for line, comment in self._comments.items():
             match = _IGNORE.search(comment)
             if match:
                 found[line] = frozenset(code.strip().upper() for code in (match[1] or "").split(",") if code.strip())

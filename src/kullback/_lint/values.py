@@ -149,7 +149,9 @@ _TOKENS = {
     "logp": "p", "logq": "q",
 }  # fmt: skip
 # What may stand beside p or q in a name without changing which side it is: log_p, p_probs, q_dist.
-_BESIDE = frozenset({"log", "prob", "probs", "logit", "logits", "dist", "soft", "softmax", "tensor", "norm", "flat", "safe", "logprob", "logprobs"})
+_BESIDE = frozenset(
+    {"log", "prob", "probs", "logit", "logits", "dist", "soft", "softmax", "tensor", "norm", "flat", "safe", "logprob", "logprobs"}
+)
 
 
 @lru_cache(maxsize=20_000)

@@ -17,7 +17,11 @@ def _line(finding: Finding) -> str:
     level = _LEVELS.get(finding.severity, "notice")
     where = f"cell {finding.cell}, line {finding.line}: " if finding.cell is not None else ""
     # A notebook's lines are those of its JSON, which a cell's line is not.
-    place = "" if finding.cell is not None else f",line={finding.line},endLine={finding.end_line},col={finding.column},endColumn={finding.end_column}"
+    place = (
+        ""
+        if finding.cell is not None
+        else f",line={finding.line},endLine={finding.end_line},col={finding.column},endColumn={finding.end_column}"
+    )
     return f"::{level} file={_property(finding.path)}{place},title={finding.rule}::{_data(where + finding.message)}"
 
 

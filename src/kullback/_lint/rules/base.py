@@ -30,13 +30,17 @@ class Module:
     source: Source
     tree: ast.Module
     events: list[Any] = field(default_factory=list)
+    parents: dict[ast.AST, ast.AST] = field(default_factory=dict)
 
-    def of(self, kind: type[Any]) -> Iterator[Any]:
-        return (event for event in self.events if isinstance(event, kind))
+    def of(self, kind: type[Any]) -> list[Any]:
+        return self._by_kind.get(kind, [])
 
     @cached_property
-    def parents(self) -> dict[ast.AST, ast.AST]:
-        return {child: node for node in ast.walk(self.tree) for child in ast.iter_child_nodes(node)}
+    def _by_kind(self) -> dict[type[Any], list[Any]]:
+        found: dict[type[Any], list[Any]] = {}
+        for event in self.events:
+            found.setdefault(type(event), []).append(event)
+        return found
 
     def statement(self, node: ast.AST) -> ast.AST:
         while not isinstance(node, ast.stmt) and node in self.parents:
@@ -56,12 +60,11 @@ class Module:
 
     def uses(self, created: ast.Call) -> list[KlCall]:
         """The calls of a KL that was created there; of a function, the call itself."""
-        return [event for event in self.events if isinstance(event, KlCall) and event.created is created]
+        return [event for event in self.of(KlCall) if event.created is created]
 
     def divergences(self) -> Iterator[tuple[KlCall | KlFormula, Divergence]]:
-        for event in self.events:
-            if isinstance(event, (KlCall, KlFormula)):
-                yield event, event.divergence
+        for event in (*self.of(KlCall), *self.of(KlFormula)):
+            yield event, event.divergence
 
 
 class Rule:

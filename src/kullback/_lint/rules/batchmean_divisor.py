@@ -28,13 +28,21 @@ class BatchmeanDivisor(Rule):
             axes = {v.axis for v in (p, q)} - {None}
             scaled = module.scalings.get(id(event.node), [])
             if 0 in axes and not ranks - {1}:
-                yield Report(event.node, "batchmean divides by the size of axis 0, which is the categories' axis here: use reduction=\"sum\"")
+                yield Report(
+                    event.node, 'batchmean divides by the size of axis 0, which is the categories\' axis here: use reduction="sum"'
+                )
             elif ranks == {1}:
-                yield Report(event.node, "batchmean of vectors divides by the number of categories: use reduction=\"sum\"")
+                yield Report(event.node, 'batchmean of vectors divides by the number of categories: use reduction="sum"')
             elif ranks and min(ranks) >= 3 and not any(s.startswith("/") for s in scaled):
-                yield Report(event.node, f"batchmean of {min(ranks)}-D tensors divides by axis 0 only, so the loss grows with the other axes: flatten to [rows, categories]")
+                yield Report(
+                    event.node,
+                    f"batchmean of {min(ranks)}-D tensors divides by axis 0 only, so the loss grows with the other axes: flatten to [rows, categories]",
+                )
             elif not ranks and axes and max(axes) >= 2 and not any(s.startswith("/") for s in scaled):
-                yield Report(event.node, "batchmean divides by axis 0 only, so with three axes or more the loss grows with the others: flatten to [rows, categories]")
+                yield Report(
+                    event.node,
+                    "batchmean divides by axis 0 only, so with three axes or more the loss grows with the others: flatten to [rows, categories]",
+                )
         for event in module.of(Quotient):
             call = calls.get(id(event.value.data.node))
             if call is not None and _BATCH.search(module.source.segment(event.divisor)):

@@ -20,10 +20,16 @@ class Counts(Rule):
         for event in module.of(KlCall):
             if event.api.normalises or event.api.distributions or event.api.keras:
                 continue
-            sides = [(event.api.p, event.divergence.p)] if event.api.q_is_log else [(event.api.p, event.divergence.p), (event.api.q, event.divergence.q)]
+            sides = (
+                [(event.api.p, event.divergence.p)]
+                if event.api.q_is_log
+                else [(event.api.p, event.divergence.p), (event.api.q, event.divergence.q)]
+            )
             for side, value in sides:
                 if value.kind == COUNTS:
-                    yield Report(event.arguments.nodes[side], f"{event.api.name} does not normalise, and these are counts: divide them by their sum")
+                    yield Report(
+                        event.arguments.nodes[side], f"{event.api.name} does not normalise, and these are counts: divide them by their sum"
+                    )
         for event in module.of(KlFormula):
             if event.divergence.family == "categorical" and COUNTS in (event.divergence.p.kind, event.divergence.q.kind):
                 yield Report(event.node, "p * log(p / q) of counts: divide them by their sum first")

@@ -19,5 +19,13 @@ class DensityWithoutDx(Rule):
         for event in module.of(Operation):
             if event.name in ("sum", "nansum") and event.values[0].kind == KL:
                 made = event.values[0].data
-                if DENSITY in (made.p.kind, made.q.kind) and not made.scaled and made.summed == "terms" and not module.scalings.get(id(made.node)):
-                    yield Report(event.node, "values of a density are summed without dx: multiply by the grid step, integrate, or normalise both to sum 1")
+                if (
+                    DENSITY in (made.p.kind, made.q.kind)
+                    and not made.scaled
+                    and made.summed == "terms"
+                    and not module.scalings.get(id(made.node))
+                ):
+                    yield Report(
+                        event.node,
+                        "values of a density are summed without dx: multiply by the grid step, integrate, or normalise both to sum 1",
+                    )

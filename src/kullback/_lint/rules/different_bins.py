@@ -18,4 +18,7 @@ class DifferentBins(Rule):
             if a is None or b is None or a[0] == b[0] or a[1] == b[1]:
                 continue
             if any(edges.startswith("edges of ") for edges, _ in (a, b)):
-                yield Report(event.node, f"the bins of {a[1]} and {b[1]} come from the data of each, so they differ: give both histograms the same edges")
+                yield Report(
+                    event.node,
+                    f"the bins of {a[1]} and {b[1]} come from the data of each, so they differ: give both histograms the same edges",
+                )

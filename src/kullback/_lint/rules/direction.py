@@ -11,8 +11,13 @@ from ..values import role_of
 from .base import Module, Report, Rule
 
 # KL(p || q) in words.
-_STATED = re.compile(r"\bD?_?\{?KL\}?\s*[\(\[]\s*(\w+)\s*(?:\(\w+\))?\s*(?:\|\||‖|∥|\\\|+|,|;|:|->)\s*(\w+)\s*(?:\(\w+\))?\s*[\)\]]", re.IGNORECASE)
-_MEANT = re.compile(r"revers|rkl|mode.?seeking|symm?etr|jeffrey|jensen|\bjs|bidirect|two.?way|mutual|both|backward|inclusive|wake|skew|swap|_inv", re.IGNORECASE)
+_STATED = re.compile(
+    r"\bD?_?\{?KL\}?\s*[\(\[]\s*(\w+)\s*(?:\(\w+\))?\s*(?:\|\||‖|∥|\\\|+|,|;|:|->)\s*(\w+)\s*(?:\(\w+\))?\s*[\)\]]", re.IGNORECASE
+)
+_MEANT = re.compile(
+    r"revers|rkl|mode.?seeking|symm?etr|jeffrey|jensen|\bjs|bidirect|two.?way|mutual|both|backward|inclusive|wake|skew|swap|_inv",
+    re.IGNORECASE,
+)
 _OPPOSITE = {("student", "teacher"), ("prior", "posterior")}
 
 
@@ -41,7 +46,9 @@ class Direction(Rule):
             if both_ways or _MEANT.search(self._context(module, event, statement)):
                 continue
             if sides in _OPPOSITE:
-                yield Report(event.node, f"this computes {computed}: {sides[0]} and {sides[1]} are the other way round from the usual {_why(sides)}")
+                yield Report(
+                    event.node, f"this computes {computed}: {sides[0]} and {sides[1]} are the other way round from the usual {_why(sides)}"
+                )
             elif sides == ("p", "q") and re.search("elbo", self._context(module, event, statement), re.IGNORECASE):
                 yield Report(event.node, "the ELBO has KL(q‖p), posterior first; this computes KL(p‖q)")
             elif sides == ("q", "p") and self._named_pq(event):
@@ -79,7 +86,9 @@ class Direction(Rule):
 
     def _named_pq(self, event: KlCall | KlFormula) -> bool:
         function = event.place.function
-        if not isinstance(function, (ast.FunctionDef, ast.AsyncFunctionDef)) or not re.search(r"kl|kullback|relative", function.name, re.IGNORECASE):
+        if not isinstance(function, (ast.FunctionDef, ast.AsyncFunctionDef)) or not re.search(
+            r"kl|kullback|relative", function.name, re.IGNORECASE
+        ):
             return False
         roles = [role_of(a.arg) for a in [*function.args.posonlyargs, *function.args.args] if a.arg not in ("self", "cls")]
         return roles[:2] == ["p", "q"] and not re.search(r"qp|q_p", function.name)

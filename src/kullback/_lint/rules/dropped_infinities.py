@@ -45,7 +45,11 @@ class DroppedInfinities(Rule):
 
 
 def _finite(condition: ast.AST) -> bool:
-    names = {n.func.attr if isinstance(n.func, ast.Attribute) else getattr(n.func, "id", "") for n in ast.walk(condition) if isinstance(n, ast.Call)}
+    names = {
+        n.func.attr if isinstance(n.func, ast.Attribute) else getattr(n.func, "id", "")
+        for n in ast.walk(condition)
+        if isinstance(n, ast.Call)
+    }
     return bool(names & {"isfinite", "isinf", "is_finite", "is_inf", "is_finite"})
 
 

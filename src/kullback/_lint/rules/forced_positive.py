@@ -29,7 +29,9 @@ class ForcedPositive(Rule):
         if event.name in ("abs", "relu"):
             return True
         if event.name == "clip":
-            low = event.keyword_values.get("min") or event.keyword_values.get("a_min") or (event.values[1] if len(event.values) > 1 else None)
+            low = (
+                event.keyword_values.get("min") or event.keyword_values.get("a_min") or (event.values[1] if len(event.values) > 1 else None)
+            )
             return low is not None and low.kind == CONSTANT and low.data == 0 and not isinstance(low.data, bool) and not _bounded(event)
         if event.name in ("max", "maximum"):
             return any(v.kind == CONSTANT and v.data == 0 for v in event.values[:2])

@@ -21,4 +21,6 @@ class InputProbabilities(Rule):
             value = event.divergence.q
             if event.api.q_is_log and value.kind in (PROBS, SIGMOID, ONE_HOT, COUNTS):
                 node = event.arguments.nodes[event.api.q]
-                yield Report(node, f"{event.api.name} takes log-probabilities first; this is {value.kind}: use log_softmax of the scores, or .log()")
+                yield Report(
+                    node, f"{event.api.name} takes log-probabilities first; this is {value.kind}: use log_softmax of the scores, or .log()"
+                )

@@ -22,7 +22,9 @@ class JsReversed(Rule):
             if made.q_key and made.q_key in made.p.mixture and not getattr(getattr(event, "api", None), "distance", False):
                 yield Report(event.node, "KL(m‖p) of the mixture m: the Jensen-Shannon divergence is the mean of KL(p‖m) and KL(q‖m)")
         for event in module.of(Local):
-            if len(event.nodes) < 2 or not re.match(r"_?(kl|kld|kl_?div\w*|kullback\w*|relative_entropy)$", getattr(event.function.node, "name", ""), re.IGNORECASE):
+            if len(event.nodes) < 2 or not re.match(
+                r"_?(kl|kld|kl_?div\w*|kullback\w*|relative_entropy)$", getattr(event.function.node, "name", ""), re.IGNORECASE
+            ):
                 continue
             returned = event.function.returns
             if returned is None or returned.kind != KL:

@@ -14,7 +14,13 @@ from .base import Module, Report, Rule
 
 def _target(module: Module, event: Sum) -> str:
     statement = module.statement(event.node)
-    targets = statement.targets if isinstance(statement, ast.Assign) else [statement.target] if isinstance(statement, (ast.AugAssign, ast.AnnAssign)) else []
+    targets = (
+        statement.targets
+        if isinstance(statement, ast.Assign)
+        else [statement.target]
+        if isinstance(statement, (ast.AugAssign, ast.AnnAssign))
+        else []
+    )
     return " ".join(ast.unparse(t) for t in targets)
 
 
@@ -33,8 +39,13 @@ class K3Loss(Rule):
                 about = [module.source.segment(n) for n, _ in others if n is not None] + [_target(module, event)]
                 if not any(re.search("loss|objective|surr|polic|pg_", text, re.IGNORECASE) for text in about):
                     continue
-                if not others or any(n is not None and re.search("reward|advantage|score", module.source.segment(n), re.IGNORECASE) for n, _ in others):
+                if not others or any(
+                    n is not None and re.search("reward|advantage|score", module.source.segment(n), re.IGNORECASE) for n, _ in others
+                ):
                     continue
                 if any(re.search("ratio|exp|coef_1|is_weight", s) for s in module.scalings.get(id(value.data.node), ())):
                     continue
-                yield Report(node, "in expectation this term's gradient is that of KL(ref‖policy), not KL(policy‖ref): multiply it by the differentiable ratio policy/old")
+                yield Report(
+                    node,
+                    "in expectation this term's gradient is that of KL(ref‖policy), not KL(policy‖ref): multiply it by the differentiable ratio policy/old",
+                )

@@ -11,7 +11,13 @@ from ..values import CONSTANT, COUNTS, LABELS, LOG_PROBS, LOGITS, MODULE, OBJECT
 from .base import Module, Report, Rule
 
 _NAMES = {"kl_divergence", "kullback_leibler_divergence", "kld", "KLD", "KLDivergence", "kldivergence"}
-_WRONG = {LOGITS: "raw scores (logits)", LOG_PROBS: "log-probabilities", LABELS: "class indices", COUNTS: "counts", SAMPLES: "random numbers"}
+_WRONG = {
+    LOGITS: "raw scores (logits)",
+    LOG_PROBS: "log-probabilities",
+    LABELS: "class indices",
+    COUNTS: "counts",
+    SAMPLES: "random numbers",
+}
 
 
 class KerasLoss(Rule):
@@ -26,7 +32,10 @@ class KerasLoss(Rule):
                 continue
             for side, value in ((event.api.p, event.divergence.p), (event.api.q, event.divergence.q)):
                 if value.kind in _WRONG:
-                    yield Report(event.arguments.nodes[side], f"Keras' KL takes probabilities and clips them to [1e-7, 1]; this is {_WRONG[value.kind]}: softmax it")
+                    yield Report(
+                        event.arguments.nodes[side],
+                        f"Keras' KL takes probabilities and clips them to [1e-7, 1]; this is {_WRONG[value.kind]}: softmax it",
+                    )
         for event in module.of(Compiled):
             loss = event.loss_value
             named = loss.kind == CONSTANT and loss.data in _NAMES

@@ -22,4 +22,7 @@ class LogTargetWrong(Rule):
             flagged = event.api.p_is_log or (event.api.torch_like and log_target_of(event.options) is True)
             if flagged and event.divergence.p.kind in (PROBS, ONE_HOT, SIGMOID, COUNTS):
                 node = event.arguments.nodes[event.api.p]
-                yield Report(node, f"{event.api.name} reads its target as log-probabilities here; this is {event.divergence.p.kind}: drop the flag, or take the log")
+                yield Report(
+                    node,
+                    f"{event.api.name} reads its target as log-probabilities here; this is {event.divergence.p.kind}: drop the flag, or take the log",
+                )

@@ -32,7 +32,12 @@ class MeanReduction(Rule):
         for event in module.of(Operation):
             if event.name in ("mean", "nanmean") and event.values[0].kind == KL:
                 made = event.values[0].data
-                if made.family == "categorical" and made.summed == TERMS and _over_classes(event, made) and not _compensated(module, made.node):
+                if (
+                    made.family == "categorical"
+                    and made.summed == TERMS
+                    and _over_classes(event, made)
+                    and not _compensated(module, made.node)
+                ):
                     yield Report(event.node, "this mean is over the categories too: sum over them first, then average over the rows")
         for event in module.of(Quotient):
             made = event.value.data
@@ -50,7 +55,9 @@ class MeanReduction(Rule):
             # Of [rows, categories] only is batchmean the mean over rows.
             ranks = {value.rank for use in module.uses(node) for value in (use.divergence.p, use.divergence.q)}
             edits = add_keyword(module.source, node, 'reduction="batchmean"') if ranks <= {None, 2} else ()
-            yield Report(node, f'{event.api.name} divides by rows times categories unless told otherwise: pass reduction="batchmean"', edits)
+            yield Report(
+                node, f'{event.api.name} divides by rows times categories unless told otherwise: pass reduction="batchmean"', edits
+            )
 
 
 def _compensated(module: Module, node: ast.AST) -> bool:

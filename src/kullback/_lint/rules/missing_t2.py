@@ -25,10 +25,13 @@ class MissingT2(Rule):
                 if value.kind != KL or node is None:
                     continue
                 made = value.data
-                temperature = made.p.temperature or made.q.temperature
+                # With one side at temperature 1 the gradient does not shrink as 1/T².
+                temperature = made.p.temperature if made.p.temperature == made.q.temperature else ""
                 if made.family == "categorical" and _is_temperature(temperature) and made.powers_of_t < 2:
                     missing = "the factor T²" if made.powers_of_t == 0 else "one more factor T"
-                    yield Report(node, f"gradients at temperature {temperature} shrink as 1/T²: {missing} is missing before the hard loss is added")
+                    yield Report(
+                        node, f"gradients at temperature {temperature} shrink as 1/T²: {missing} is missing before the hard loss is added"
+                    )
 
 
 def _is_temperature(text: str) -> bool:

@@ -39,5 +39,10 @@ class NotADistribution(Rule):
 
 
 def _report(node: ast.AST, what: str, kind: str) -> Report:
-    fix = {LOGITS: "softmax it", SAMPLES: "softmax or normalise them", LABELS: "one-hot them, or use cross-entropy", LOG_PROBS: "exponentiate them"}[kind]
+    fix = {
+        LOGITS: "softmax it",
+        SAMPLES: "softmax or normalise them",
+        LABELS: "one-hot them, or use cross-entropy",
+        LOG_PROBS: "exponentiate them",
+    }[kind]
     return Report(node, f"{what} is {_WORDS[kind]}, not a distribution: {fix}")

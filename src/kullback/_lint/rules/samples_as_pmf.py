@@ -22,7 +22,12 @@ class SamplesAsPmf(Rule):
                 continue
             for side, value in ((event.api.p, event.divergence.p), (event.api.q, event.divergence.q)):
                 if value.kind == SAMPLES:
-                    yield Report(event.arguments.nodes[side], f"{event.api.name} takes probabilities; these are samples: make a histogram of each over the same bins first")
+                    yield Report(
+                        event.arguments.nodes[side],
+                        f"{event.api.name} takes probabilities; these are samples: make a histogram of each over the same bins first",
+                    )
         for event in module.of(KlFormula):
             if event.divergence.family == "categorical" and SAMPLES in (event.divergence.p.kind, event.divergence.q.kind):
-                yield Report(event.node, "p * log(p / q) of samples, not of probabilities: make a histogram of each over the same bins first")
+                yield Report(
+                    event.node, "p * log(p / q) of samples, not of probabilities: make a histogram of each over the same bins first"
+                )

@@ -22,10 +22,15 @@ class VaeMean(Rule):
             made = event.values[0].data
             if made.family not in ("gaussian", "distribution") or made.summed != TERMS:
                 continue
-            axis = next((event.keywords[k] for k in ("dim", "axis") if k in event.keywords), event.nodes[1] if len(event.nodes) > 1 else None)
+            axis = next(
+                (event.keywords[k] for k in ("dim", "axis") if k in event.keywords), event.nodes[1] if len(event.nodes) > 1 else None
+            )
             try:
                 number = None if axis is None else ast.literal_eval(axis)
             except ValueError:
                 continue
             if number is None or number in (1, -1) or (isinstance(number, (tuple, list)) and {1, -1} & set(number)):
-                yield Report(event.node, "a KL adds over independent coordinates; this mean divides it by the latent dimension: sum over the latent, then average over the batch")
+                yield Report(
+                    event.node,
+                    "a KL adds over independent coordinates; this mean divides it by the latent dimension: sum over the latent, then average over the batch",
+                )

@@ -37,7 +37,11 @@ class ZeroGuard(Rule):
                 continue
             if not p.zeros and "softmax" in near:
                 continue
-            by_hand = bool(_ARRAY_LOG.search(module.source.segment(event.node))) and function is not None and self._is_parameter(function, made.p_key)
+            by_hand = (
+                bool(_ARRAY_LOG.search(module.source.segment(event.node)))
+                and function is not None
+                and self._is_parameter(function, made.p_key)
+            )
             if p.zeros or by_hand:
                 yield Report(event.node, "0 * log(0) is NaN where p is 0: use scipy.special.rel_entr, or where(p > 0, p * log(p / q), 0)")
 
