@@ -12,9 +12,9 @@ import time
 from pathlib import Path
 
 import pytest
+from expectations import FIXTURES
 
 import kullback
-from expectations import FIXTURES
 from kullback._cli import main
 from kullback._lint import RULES, check
 from kullback._lint.flake8 import Plugin
@@ -213,8 +213,7 @@ def test_notebooks_are_mended_without_touching_the_rest(here, run):
     # Written by something else: mending it would rewrite every line.
     other = json.dumps(json.loads(text), indent=3)
     Path("n.ipynb").write_text(other)
-    code, out, _ = run("--fix", "n.ipynb")
-    assert code == 1
+    assert run("--fix", "n.ipynb")[0] == 1
     assert Path("n.ipynb").read_text() == other
 
 
@@ -455,7 +454,7 @@ def test_nothing_it_reads_is_imported_or_run(here):
 
 
 def test_a_hundred_thousand_lines_in_ten_seconds():
-    """All fixtures over and over, so every line is looked at: the densest code there is. Processor time, because others use this machine."""
+    """All fixtures over and over: the densest code there is, every line looked at. Processor time, because tests run beside others."""
     block = "\n".join(p.read_text() for p in sorted(FIXTURES.glob("KL*.py")))
     lines = block.count("\n") + 1
 

@@ -11,8 +11,8 @@ from collections import Counter
 from pathlib import Path
 
 import pytest
-
 from expectations import FIXTURES, expected
+
 from kullback._lint import RULES, SEVERITIES, check, page
 from kullback._lint.rules.base import Rule
 

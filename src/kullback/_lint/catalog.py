@@ -34,9 +34,11 @@ _PREFIXES = (
 _SAME = {
     "log": "log", "log2": "log", "log10": "log", "exp": "exp", "expm1": "expm1", "softmax": "softmax", "log_softmax": "log_softmax",
     "sum": "sum", "reduce_sum": "sum", "mean": "mean", "reduce_mean": "mean", "average": "mean", "nansum": "nansum", "nanmean": "nanmean",
-    "where": "where", "abs": "abs", "absolute": "abs", "fabs": "abs", "relu": "relu", "relu_": "relu", "relu6": "relu", "clamp": "clip", "clip": "clip",
+    "where": "where", "abs": "abs", "absolute": "abs", "fabs": "abs", "relu": "relu", "relu_": "relu", "relu6": "relu", "clamp": "clip",
+    "clip": "clip",
     "clamp_": "clip", "clamp_min": "clip", "clamp_min_": "clip", "clip_by_value": "clip", "maximum": "maximum", "sigmoid": "sigmoid",
-    "expit": "sigmoid", "one_hot": "one_hot", "to_categorical": "one_hot", "bincount": "bincount", "histogram": "histogram", "histc": "histogram",
+    "expit": "sigmoid", "one_hot": "one_hot", "to_categorical": "one_hot", "bincount": "bincount", "histogram": "histogram",
+    "histc": "histogram",
     "unique": "unique", "argmax": "argmax", "argmin": "argmax", "isfinite": "isfinite", "isinf": "isfinite", "isnan": "isnan",
     "nan_to_num": "nan_to_num", "xlogy": "xlogy", "stop_gradient": "detach", "logsumexp": "logsumexp", "reduce_logsumexp": "logsumexp",
     "log_sigmoid": "other", "logsigmoid": "other", "square": "square", "pow": "pow", "power": "pow", "sqrt": "sqrt",
@@ -46,16 +48,21 @@ _SAME = {
     "true_divide": "divide", "cross_entropy": "hard", "nll_loss": "hard", "sparse_softmax_cross_entropy_with_logits": "hard",
     "softmax_cross_entropy_with_logits": "hard", "binary_cross_entropy": "hard", "binary_cross_entropy_with_logits": "hard",
     "kl_div": "kl_div", "tensor": "tensor", "array": "tensor", "asarray": "tensor", "as_tensor": "tensor", "constant": "tensor",
-    "from_numpy": "keep", "convert_to_tensor": "tensor", "to_tensor": "tensor", "cast": "keep", "squeeze": "keep", "expand_dims": "keep", "unsqueeze": "keep",
+    "from_numpy": "keep", "convert_to_tensor": "tensor", "to_tensor": "tensor", "cast": "keep", "squeeze": "keep", "expand_dims": "keep",
+    "unsqueeze": "keep",
     "reshape": "reshape", "ravel": "keep", "flatten": "keep", "transpose": "keep", "permute": "keep", "identity": "keep",
     "stack": "stack", "cat": "concat", "concat": "concat", "concatenate": "concat", "cumsum": "other", "float32": "keep", "float64": "keep",
-    "gather": "select", "take_along_axis": "select", "normalize": "normalize", "zeros": "zeros", "zeros_like": "zeros", "gumbel_softmax": "gumbel_softmax",
-    "numel": "numel", "size": "numel", "topk": "topk", "sort": "topk", "no_grad": "no_grad", "inference_mode": "no_grad", "full": "full", "full_like": "full", "eye": "other",
+    "gather": "select", "take_along_axis": "select", "normalize": "normalize", "zeros": "zeros", "zeros_like": "zeros",
+    "gumbel_softmax": "gumbel_softmax",
+    "numel": "numel", "size": "numel", "topk": "topk", "sort": "topk", "no_grad": "no_grad", "inference_mode": "no_grad", "full": "full",
+    "full_like": "full", "eye": "other",
 }  # fmt: skip
 _FAMILY_ONLY = {
     "numpy.random": {"normal": "samples", "randn": "samples", "rand": "samples", "uniform": "samples", "exponential": "samples",
-                     "poisson": "samples", "beta": "samples", "gamma": "samples", "lognormal": "samples", "laplace": "samples", "choice": "samples",
-                     "standard_normal": "samples", "random": "samples", "random_sample": "samples", "randint": "samples", "binomial": "samples",
+                     "poisson": "samples", "beta": "samples", "gamma": "samples", "lognormal": "samples", "laplace": "samples",
+                     "choice": "samples",
+                     "standard_normal": "samples", "random": "samples", "random_sample": "samples", "randint": "samples",
+                     "binomial": "samples",
                      "dirichlet": "dirichlet", "multivariate_normal": "samples"},
     "jax.random": {"normal": "randn", "uniform": "rand", "randint": "labels", "categorical": "labels", "dirichlet": "dirichlet"},
     "tensorflow.random": {"normal": "randn", "uniform": "rand"},
@@ -65,10 +72,12 @@ _FAMILY_ONLY = {
     "math": {"log": "log", "log2": "log", "log10": "log", "exp": "exp", "expm1": "expm1", "sqrt": "sqrt", "fabs": "abs"},
 }  # fmt: skip
 _EXACT = {
-    "abs": "abs", "sum": "sum", "max": "max", "float": "keep", "list": "keep", "functools.partial": "partial", "jax.tree_util.Partial": "partial",
+    "abs": "abs", "sum": "sum", "max": "max", "float": "keep", "list": "keep", "functools.partial": "partial",
+    "jax.tree_util.Partial": "partial",
     "scipy.spatial.distance.jensenshannon": "jensenshannon", "scipy.integrate.trapezoid": "integral", "scipy.integrate.simpson": "integral",
     "matplotlib.pyplot.hist": "histogram", "numpy.ma.masked_invalid": "masked_invalid", "collections.Counter": "counter",
-    "keras.utils.to_categorical": "one_hot", "tensorflow.keras.utils.to_categorical": "one_hot", "sklearn.preprocessing.label_binarize": "one_hot",
+    "keras.utils.to_categorical": "one_hot", "tensorflow.keras.utils.to_categorical": "one_hot",
+    "sklearn.preprocessing.label_binarize": "one_hot",
     "optax.softmax_cross_entropy": "hard", "optax.softmax_cross_entropy_with_integer_labels": "hard",
     "optax.losses.softmax_cross_entropy": "hard", "optax.losses.softmax_cross_entropy_with_integer_labels": "hard",
     "keras.losses.categorical_crossentropy": "hard", "keras.losses.sparse_categorical_crossentropy": "hard",
@@ -205,7 +214,8 @@ HARD_CLASSES = ("CrossEntropyLoss", "NLLLoss", "BCELoss", "BCEWithLogitsLoss", "
 # Layers whose output is any real number.
 LINEAR = ("Linear", "Conv1d", "Conv2d", "Conv3d", "LazyLinear", "Bilinear", "Conv1D", "Conv2D", "Conv3D", "ConvTranspose2d")
 DISTRIBUTION_MODULES = (
-    "torch.distributions.", "pyro.distributions.", "tensorflow_probability.distributions.", "tensorflow_probability.substrates.jax.distributions.",
+    "torch.distributions.", "pyro.distributions.", "tensorflow_probability.distributions.",
+    "tensorflow_probability.substrates.jax.distributions.",
     "numpyro.distributions.", "distrax.", "paddle.distribution.",
 )  # fmt: skip
 # Distributions over a vector: their KL is one number, already summed.
@@ -215,15 +225,21 @@ JOINT = ("Independent", "MultivariateNormal", "MultivariateNormalDiag", "Multiva
 # Methods of arrays that say what the functions of the same name say.
 METHODS = {
     name: _SAME[name]
-    for name in ("log", "log2", "log10", "exp", "expm1", "softmax", "log_softmax", "sum", "mean", "nansum", "abs", "relu", "clamp", "clip", "clamp_",
-                 "clamp_min", "clamp_min_", "sigmoid", "argmax", "nan_to_num", "logsumexp", "square", "pow", "sqrt", "div", "mul", "sub", "add",
+    for name in ("log", "log2", "log10", "exp", "expm1", "softmax", "log_softmax", "sum", "mean", "nansum", "abs", "relu", "clamp",
+    "clip", "clamp_",
+                 "clamp_min", "clamp_min_", "sigmoid", "argmax", "nan_to_num", "logsumexp", "square", "pow", "sqrt", "div", "mul", "sub",
+                 "add",
                  "gather", "reshape", "topk", "nanmean", "relu_")
 } | {
-    "view": "reshape", "contiguous": "keep", "detach": "detach", "clone": "keep", "to": "keep", "float": "keep", "half": "keep", "double": "keep",
-    "bfloat16": "keep", "cpu": "keep", "cuda": "keep", "numpy": "keep", "type": "keep", "type_as": "keep", "astype": "keep", "expand": "keep",
+    "view": "reshape", "contiguous": "keep", "detach": "detach", "clone": "keep", "to": "keep", "float": "keep", "half": "keep",
+    "double": "keep",
+    "bfloat16": "keep", "cpu": "keep", "cuda": "keep", "numpy": "keep", "type": "keep", "type_as": "keep", "astype": "keep",
+    "expand": "keep",
     "expand_as": "keep", "repeat": "keep", "flatten": "keep", "ravel": "keep", "squeeze": "keep", "unsqueeze": "keep", "transpose": "keep",
     "permute": "keep", "swapaxes": "keep", "requires_grad_": "keep", "copy": "keep", "tolist": "keep", "item": "keep", "view_as": "keep",
-    "reshape_as": "keep", "masked_select": "keep", "value_counts": "value_counts", "pow_": "pow", "div_": "divide", "masked_fill": "masked_fill",
-    "masked_fill_": "masked_fill", "index_select": "keep", "chunk": "chunk", "split": "chunk", "size": "size", "numel": "numel", "nelement": "numel", "absolute": "abs",
+    "reshape_as": "keep", "masked_select": "keep", "value_counts": "value_counts", "pow_": "pow", "div_": "divide",
+    "masked_fill": "masked_fill",
+    "masked_fill_": "masked_fill", "index_select": "keep", "chunk": "chunk", "split": "chunk", "size": "size", "numel": "numel",
+    "nelement": "numel", "absolute": "abs",
     "scatter_": "scatter", "scatter": "scatter", "sort": "topk", "values": "keep", "T": "keep", "logsigmoid": "other",
 }  # fmt: skip

@@ -14,7 +14,7 @@ from typing import Any
 from .catalog import APIS, CONVENTIONS
 from .events import Bound, Place, Sum
 from .expressions import Expressions
-from .values import CLASS, CONSTANT, FUNCTION, INSTANCE, MODULE, OBJECT, TUPLE, UNKNOWN, Value, constant, join, role_of
+from .values import CLASS, CONSTANT, FUNCTION, INSTANCE, MODULE, OBJECT, TUPLE, UNKNOWN, Value, join, role_of
 
 _ROUNDS = 3  # a value crosses at most this many function boundaries
 _DEEPEST = 60  # statements within statements
@@ -126,7 +126,8 @@ class Flow(Expressions):
         for _ in range(_ROUNDS):
             self.recording, self.events = True, {}
             self.scopes: tuple[Scope, ...] = (Scope(),)
-            self.place, self.function = Place(), None
+            self.place = Place()
+            self.function: Function | None = None
             self.pending: list[Function] = []
             self.body(self.tree.body)
             while self.pending:
@@ -179,7 +180,7 @@ class Flow(Expressions):
         function = self.functions.get(id(node))
         outer = (*self.place.outer, self.place.function) if self.place.function is not None else self.place.outer
         if function is None:
-            function = self.functions[id(node)] = Function(node, owner, self.scopes, outer)  # type: ignore[arg-type]
+            function = self.functions[id(node)] = Function(node, owner, self.scopes, outer)
         function.scopes = self.scopes
         # Defaults belong to the scope around. Of theirs only a loss object is believed: a caller who passes nothing gets that.
         given = node.args
@@ -245,7 +246,7 @@ class Flow(Expressions):
     def on_FunctionDef(self, node: ast.FunctionDef) -> None:
         self.scopes[-1].set(node.name, Value(FUNCTION, data=self.define(node)))
 
-    on_AsyncFunctionDef = on_FunctionDef  # type: ignore[assignment]
+    on_AsyncFunctionDef = on_FunctionDef
 
     def on_ClassDef(self, node: ast.ClassDef) -> None:
         self.scopes[-1].set(node.name, Value(CLASS, data=self.define_class(node)))
@@ -368,11 +369,14 @@ class Flow(Expressions):
         self._loop(node.body, first)
         self.body(node.orelse)
 
-    on_AsyncFor = on_For  # type: ignore[assignment]
+    on_AsyncFor = on_For
 
     def on_While(self, node: ast.While) -> None:
-        self._loop(node.body, lambda: self.value(node.test) and None)
+        self._loop(node.body, lambda: self._look(node.test))
         self.body(node.orelse)
+
+    def _look(self, node: ast.expr) -> None:
+        self.value(node)
 
     def on_With(self, node: ast.With) -> None:
         place = self.place
@@ -385,7 +389,7 @@ class Flow(Expressions):
         self.body(node.body)
         self.place = place
 
-    on_AsyncWith = on_With  # type: ignore[assignment]
+    on_AsyncWith = on_With
 
     def on_Try(self, node: ast.Try) -> None:
         scope = self.scopes[-1]
@@ -443,6 +447,3 @@ def _loaded(target: ast.expr) -> ast.expr:
     if isinstance(target, ast.Name):
         return ast.Name(target.id, ast.Load())
     return target
-
-
-__all__ = ["Class", "Flow", "Function", "constant"]

@@ -79,10 +79,9 @@ def check_notebook(text: str, path: str, rules: tuple[Rule, ...]) -> list[Findin
         line += pieces[-1].count("\n")
         at += len(pieces[-1])
     for found in check("".join(pieces), path, rules):
-        first, offset, cell = max((s for s in starts if s[0] <= found.line), key=lambda s: s[0], default=(1, 0, None))
-        if cell is None:
-            findings.append(found)
-            continue
+        if not starts:
+            break
+        first, offset, cell = max((s for s in starts if s[0] <= found.line), key=lambda s: s[0])
         # An edit in a cell with blanked lines would meet other text than it was made for.
         fits = cell.code == cell.source and all(offset <= e.start and e.end <= offset + len(cell.source) for e in found.edits)
         edits = tuple(replace(e, start=e.start - offset, end=e.end - offset) for e in found.edits) if fits else ()

@@ -10,56 +10,54 @@ from collections.abc import Callable
 from dataclasses import replace
 from typing import Any
 
+from .call import Call
 from .events import Selected
 from .values import (
-    CONSTANT, COUNTS, DENSITY, HARD, KL, LABELS, LOG_PROBS, LOG_RATIO, LOGITS, NUMBERS, OBJECT, ONE_HOT, PROBS, ROWS, SAMPLES, SCALAR, SIGMOID,
-    TERMS, TUPLE, UNKNOWN, Made, Value, constant, join,
+    CONSTANT,
+    COUNTS,
+    DENSITY,
+    HARD,
+    KL,
+    LABELS,
+    LOG_PROBS,
+    LOG_RATIO,
+    LOGITS,
+    NUMBERS,
+    OBJECT,
+    ONE_HOT,
+    PROBS,
+    ROWS,
+    SAMPLES,
+    SCALAR,
+    SIGMOID,
+    TERMS,
+    TUPLE,
+    UNKNOWN,
+    Made,
+    Value,
+    constant,
+    join,
 )  # fmt: skip
 
-Nodes = list[ast.expr]
-Values = list[Value]
+
+def transfer(flow: Any, operation: str, call: Call) -> Value:
+    handler = _TRANSFER.get(operation)
+    return UNKNOWN if handler is None else handler(_Seen(flow, call))
 
 
-class _Call:
-    """One call, as the transfer functions see it."""
+class _Seen:
+    """A call and the flow around it, as the transfer functions see them."""
 
-    def __init__(
-        self, flow: Any, node: ast.Call, nodes: Nodes, args: Values, keyword_nodes: dict[str, ast.expr], keywords: dict[str, Value]
-    ) -> None:
-        self.flow, self.node, self.nodes, self.args, self.keyword_nodes, self.keywords = flow, node, nodes, args, keyword_nodes, keywords
-
-    @property
-    def first(self) -> Value:
-        return self.args[0]
+    def __init__(self, flow: Any, call: Call) -> None:
+        self.flow, self.node = flow, call.node
+        self.nodes, self.args, self.keyword_nodes, self.keywords = call.nodes, call.args, call.keyword_nodes, call.keywords
+        self.first, self.axis = call.first, call.axis
 
     def key(self) -> str:
         return self.flow.key(self.args[0], self.nodes[0])  # type: ignore[no-any-return]
 
-    def axis(self, position: int = 1) -> Any:
-        """The axis as a number; "some" where there is one that is not written out, None where there is none."""
-        node = next((self.keyword_nodes[k] for k in ("dim", "axis") if k in self.keyword_nodes), None)
-        value = next((self.keywords[k] for k in ("dim", "axis") if k in self.keywords), UNKNOWN)
-        if node is None and len(self.nodes) > position:
-            node, value = self.nodes[position], self.args[position]
-        if node is None:
-            return None
-        if isinstance(node, ast.Constant):
-            return node.value
-        if value.kind == CONSTANT:
-            return value.data
-        if value.kind == TUPLE and all(v.kind == CONSTANT for v in value.data):
-            return tuple(v.data for v in value.data)
-        return "some"
 
-
-def transfer(
-    flow: Any, node: ast.Call, operation: str, nodes: Nodes, args: Values, keyword_nodes: dict[str, ast.expr], keywords: dict[str, Value]
-) -> Value:
-    handler = _TRANSFER.get(operation)
-    return UNKNOWN if handler is None else handler(_Call(flow, node, nodes, args, keyword_nodes, keywords))
-
-
-def _softmax(c: _Call) -> Value:
+def _softmax(c: _Seen) -> Value:
     x, axis = c.first, c.axis()
     rank = x.rank
     return Value(
@@ -68,11 +66,11 @@ def _softmax(c: _Call) -> Value:
     )  # fmt: skip
 
 
-def _log_softmax(c: _Call) -> Value:
+def _log_softmax(c: _Seen) -> Value:
     return _softmax(c).having(kind=LOG_PROBS, softmax=False, log_of=f"softmax({c.key()})")
 
 
-def _log(c: _Call) -> Value:
+def _log(c: _Seen) -> Value:
     x = c.first
     if isinstance(x.data, tuple) and x.data[:1] == ("quotient",):
         return Value(LOG_RATIO, data=(x.data[1], x.data[2]))
@@ -83,7 +81,7 @@ def _log(c: _Call) -> Value:
     return Value(role=x.role, log_of=c.key(), of=c.key())
 
 
-def _exp(c: _Call) -> Value:
+def _exp(c: _Seen) -> Value:
     x = c.first
     if x.kind == LOG_PROBS:
         return x.having(kind=PROBS, of=x.of or c.key(), exp_of=c.key(), log_of="", softmax=False)
@@ -91,7 +89,7 @@ def _exp(c: _Call) -> Value:
     return Value("", x.role, exp_of=text, positive=False, detached=x.detached, of=x.of if x.log_of else "")
 
 
-def _sum(c: _Call) -> Value:
+def _sum(c: _Seen) -> Value:
     x = c.first
     if x.kind == TUPLE and x.data:
         return UNKNOWN
@@ -106,7 +104,7 @@ def _sum(c: _Call) -> Value:
     return Value(of=f"sum({c.key()})")
 
 
-def _mean(c: _Call) -> Value:
+def _mean(c: _Seen) -> Value:
     x, axis = c.first, c.axis()
     if x.kind == KL:
         made = x.data
@@ -120,7 +118,7 @@ def _mean(c: _Call) -> Value:
     return Value(role=x.role)
 
 
-def _clip(c: _Call) -> Value:
+def _clip(c: _Seen) -> Value:
     x = c.first
     if x.kind in (PROBS, COUNTS, DENSITY, ONE_HOT, SIGMOID):
         return x.having(positive=True, zeros=False, softmax=False)
@@ -129,18 +127,18 @@ def _clip(c: _Call) -> Value:
     return Value(role=x.role, positive=True)
 
 
-def _keep(c: _Call) -> Value:
+def _keep(c: _Seen) -> Value:
     x = c.first
     if x.kind in NUMBERS:
         return x.having(rank=None, axis=x.axis)
     return x if x.kind in (KL, HARD, TUPLE) or not x else Value(role=x.role)
 
 
-def _detach(c: _Call) -> Value:
+def _detach(c: _Seen) -> Value:
     return _keep(c).having(detached=True)
 
 
-def _reshape(c: _Call) -> Value:
+def _reshape(c: _Seen) -> Value:
     x = c.first
     sizes = c.args[1:]
     if len(sizes) == 1 and sizes[0].kind == TUPLE:
@@ -151,7 +149,7 @@ def _reshape(c: _Call) -> Value:
     return Value(role=x.role, rank=rank) if not x else x if x.kind in (KL, HARD) else Value(role=x.role)
 
 
-def _tensor(c: _Call) -> Value:
+def _tensor(c: _Seen) -> Value:
     """tensor([[0.1, 0.9]]): numbers written out, judged by what they are."""
     x = c.first
     if x.kind in NUMBERS:
@@ -194,7 +192,7 @@ def _numbers(node: ast.expr) -> tuple[int, list[float], list[float]] | None:
     return rank, flat, list(inner)
 
 
-def _where(c: _Call) -> Value:
+def _where(c: _Seen) -> Value:
     if len(c.args) < 3:
         return UNKNOWN
     a, b = c.args[1], c.args[2]
@@ -209,7 +207,7 @@ def _where(c: _Call) -> Value:
     return join(a, b)
 
 
-def _hist(c: _Call) -> Value:
+def _hist(c: _Seen) -> Value:
     bins = c.keyword_nodes.get("bins", c.nodes[1] if len(c.nodes) > 1 else None)
     span = c.keyword_nodes.get("range", c.keyword_nodes.get("min", c.nodes[2] if len(c.nodes) > 2 else None))
     density = any(c.keywords.get(k, UNKNOWN).data is True for k in ("density", "normed"))
@@ -234,16 +232,16 @@ def _hist(c: _Call) -> Value:
     return Value(TUPLE, data=(counted, Value(of=key)))
 
 
-def _one_hot(c: _Call) -> Value:
+def _one_hot(c: _Seen) -> Value:
     return Value(ONE_HOT, zeros=True)
 
 
-def _select(c: _Call) -> Value:
+def _select(c: _Seen) -> Value:
     x = c.first
     return Value(role=x.role, log_of=x.log_of, detached=x.detached) if x.kind == LOG_PROBS else Value(role=x.role)
 
 
-def _joined(c: _Call) -> Value:
+def _joined(c: _Seen) -> Value:
     x = c.first
     if x.kind == TUPLE and x.data:
         found = x.data[0]
@@ -253,54 +251,54 @@ def _joined(c: _Call) -> Value:
     return UNKNOWN
 
 
-def _topk(c: _Call) -> Value:
+def _topk(c: _Seen) -> Value:
     x = c.first
     kept = Value(x.kind, x.role) if x.kind in (LOGITS, LOG_PROBS) else UNKNOWN
     return Value(TUPLE, data=(kept, Value(LABELS)))
 
 
-def _masked_fill(c: _Call) -> Value:
+def _masked_fill(c: _Seen) -> Value:
     x = c.first
     if x.kind == KL:
         return x.having(data=replace(x.data, scaled=True))
     return x if x.kind in (LOGITS, LOG_PROBS) else Value(role=x.role)
 
 
-def _nan_to_num(c: _Call) -> Value:
+def _nan_to_num(c: _Seen) -> Value:
     return c.first
 
 
-def _abs(c: _Call) -> Value:
+def _abs(c: _Seen) -> Value:
     return c.first if c.first.kind == KL else UNKNOWN
 
 
-def _divide(c: _Call) -> Value:
+def _divide(c: _Seen) -> Value:
     if len(c.args) < 2:
         return UNKNOWN
     node = ast.copy_location(ast.BinOp(c.nodes[0], ast.Div(), c.nodes[1]), c.node)
     return _quietly(c, node)
 
 
-def _multiply(c: _Call) -> Value:
+def _multiply(c: _Seen) -> Value:
     if len(c.args) < 2:
         return UNKNOWN
     return _quietly(c, ast.copy_location(ast.BinOp(c.nodes[0], ast.Mult(), c.nodes[1]), c.node))
 
 
-def _subtract(c: _Call) -> Value:
+def _subtract(c: _Seen) -> Value:
     if len(c.args) < 2:
         return UNKNOWN
     return _quietly(c, ast.copy_location(ast.BinOp(c.nodes[0], ast.Sub(), c.nodes[1]), c.node))
 
 
-def _quietly(c: _Call, node: ast.BinOp) -> Value:
+def _quietly(c: _Seen, node: ast.BinOp) -> Value:
     """The same as the operator; the operands were evaluated already, so events of theirs are only replaced."""
     ast.fix_missing_locations(node)
     c.flow.kept.append(node)
     return c.flow.binary(node)  # type: ignore[no-any-return]
 
 
-def _normalize(c: _Call) -> Value:
+def _normalize(c: _Seen) -> Value:
     order = c.keywords.get("p", c.args[1] if len(c.args) > 1 else UNKNOWN)
     return (
         Value(PROBS, c.first.role, zeros=c.first.zeros)
@@ -309,29 +307,32 @@ def _normalize(c: _Call) -> Value:
     )
 
 
-def _xlogy(c: _Call) -> Value:
+def _xlogy(c: _Seen) -> Value:
     return UNKNOWN
 
 
-def _chunk(c: _Call) -> Value:
+def _chunk(c: _Seen) -> Value:
     return UNKNOWN
 
 
-def _scatter(c: _Call) -> Value:
+def _scatter(c: _Seen) -> Value:
     last = c.args[-1] if len(c.args) > 3 else UNKNOWN
     zero = c.first.kind == CONSTANT and c.first.data == "zeros"
     return Value(ONE_HOT, zeros=True) if zero and last.kind == CONSTANT and last.data in (1, 1.0) else UNKNOWN
 
 
-def _size(c: _Call) -> Value:
+def _size(c: _Seen) -> Value:
     return Value(of=f"classes({c.key()})") if c.axis() == -1 else UNKNOWN
 
 
-_TRANSFER: dict[str, Callable[[_Call], Value]] = {
-    "softmax": _softmax, "log_softmax": _log_softmax, "log": _log, "exp": _exp, "sum": _sum, "nansum": _sum, "mean": _mean, "nanmean": _mean,
+_TRANSFER: dict[str, Callable[[_Seen], Value]] = {
+    "softmax": _softmax, "log_softmax": _log_softmax, "log": _log, "exp": _exp, "sum": _sum, "nansum": _sum, "mean": _mean,
+    "nanmean": _mean,
     "clip": _clip, "maximum": _clip, "keep": _keep, "detach": _detach, "reshape": _reshape, "tensor": _tensor, "where": _where,
-    "histogram": _hist, "one_hot": _one_hot, "select": _select, "stack": _joined, "concat": _joined, "topk": _topk, "masked_fill": _masked_fill,
-    "nan_to_num": _nan_to_num, "abs": _abs, "relu": _abs, "divide": _divide, "multiply": _multiply, "subtract": _subtract, "normalize": _normalize,
+    "histogram": _hist, "one_hot": _one_hot, "select": _select, "stack": _joined, "concat": _joined, "topk": _topk,
+    "masked_fill": _masked_fill,
+    "nan_to_num": _nan_to_num, "abs": _abs, "relu": _abs, "divide": _divide, "multiply": _multiply, "subtract": _subtract,
+    "normalize": _normalize,
     "xlogy": _xlogy, "expm1": lambda c: Value("", c.first.role, exp_of=f"expm1:{c.key()}", detached=c.first.detached),
     "numel": lambda c: Value(of=f"numel({c.key()})"),
     "chunk": _chunk, "scatter": _scatter, "size": _size,
@@ -352,12 +353,9 @@ _TRANSFER: dict[str, Callable[[_Call], Value]] = {
     "logsumexp": lambda c: Value(of=f"logsumexp({c.key()})"),
     "unique": lambda c: Value(TUPLE, data=(UNKNOWN, Value(COUNTS))) if c.keywords.get("return_counts", UNKNOWN).data is True else UNKNOWN,
     "masked_invalid": lambda c: c.first,
-    "max": lambda c: c.args[1] if len(c.args) == 2 and c.args[1].kind == KL else c.first if len(c.args) == 2 and c.first.kind == KL else UNKNOWN,
+    "max": lambda c: next((v for v in c.args if v.kind == KL), UNKNOWN) if len(c.args) == 2 else UNKNOWN,
 }  # fmt: skip
 
 
-def _drawn_rank(c: _Call) -> int | None:
+def _drawn_rank(c: _Seen) -> int | None:
     return len(c.args) if len(c.args) > 1 and all(not isinstance(n, ast.Starred) for n in c.nodes) else None
-
-
-__all__ = ["ROWS", "transfer"]

@@ -13,7 +13,8 @@ from .rules.base import Rule
 
 _SECTION = "[tool.kullback.lint]"
 # Never descended into, unless given by name.
-SKIPPED = frozenset({".git", ".hg", ".svn", ".tox", ".nox", ".venv", "venv", "__pycache__", "node_modules", ".mypy_cache", ".ruff_cache", ".pytest_cache",
+SKIPPED = frozenset({".git", ".hg", ".svn", ".tox", ".nox", ".venv", "venv", "__pycache__", "node_modules", ".mypy_cache", ".ruff_cache",
+    ".pytest_cache",
                      ".ipynb_checkpoints", "build", "dist", ".eggs"})  # fmt: skip
 
 
@@ -79,10 +80,10 @@ def read_settings(start: Path) -> Settings:
 
 def _section(data: bytes, path: Path) -> Settings | None:
     try:
-        import tomllib
+        import tomllib  # type: ignore[import-not-found, unused-ignore]
     except ImportError:  # Python 3.10
         try:
-            import tomli as tomllib  # type: ignore[import-not-found, no-redef]
+            import tomli as tomllib  # type: ignore[import-not-found, no-redef, unused-ignore]
         except ImportError:
             raise SettingsError(f"{path}: to read {_SECTION}, Python 3.10 needs the package tomli") from None
     try:

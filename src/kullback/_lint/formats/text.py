@@ -18,7 +18,7 @@ def render(linted: Linted) -> list[str]:
         return []
     cells = cell_lines(linted.text) if linted.path.endswith(".ipynb") else {}
     whole = [line.rstrip("\r\n") for line in Source(linted.text, linted.path).lines]
-    return [_block(finding, cells[finding.cell] if finding.cell in cells else whole) for finding in linted.findings]
+    return [_block(finding, cells.get(finding.cell or 0, whole)) for finding in linted.findings]
 
 
 def _block(finding: Finding, lines: list[str]) -> str:

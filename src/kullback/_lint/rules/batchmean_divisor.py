@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator
 
-from ..calls import reduction_of
+from ..call import reduction_of
 from ..events import KlCall, Quotient
 from .base import Module, Report, Rule
 
@@ -15,7 +15,7 @@ _BATCH = re.compile(r"batch_?size|\.size\(0\)|shape\[0\]|^(bs|bsz)$", re.IGNOREC
 class BatchmeanDivisor(Rule):
     code = "KL014"
     name = "batchmean-divisor"
-    summary = "batchmean divides by the size of axis 0: too little for [B, T, V], the number of categories for a vector, and twice where divided again"
+    summary = "batchmean divides by axis 0: too little for [B, T, V], the number of categories for a vector, twice where divided again"
 
     def check(self, module: Module) -> Iterator[Report]:
         calls = {}
@@ -36,12 +36,12 @@ class BatchmeanDivisor(Rule):
             elif ranks and min(ranks) >= 3 and not any(s.startswith("/") for s in scaled):
                 yield Report(
                     event.node,
-                    f"batchmean of {min(ranks)}-D tensors divides by axis 0 only, so the loss grows with the other axes: flatten to [rows, categories]",
+                    f"batchmean of {min(ranks)}-D tensors divides by axis 0 only: it grows with the others; flatten to [rows, categories]",
                 )
             elif not ranks and axes and max(axes) >= 2 and not any(s.startswith("/") for s in scaled):
                 yield Report(
                     event.node,
-                    "batchmean divides by axis 0 only, so with three axes or more the loss grows with the others: flatten to [rows, categories]",
+                    "batchmean divides by axis 0 only: with three axes or more the loss grows; flatten to [rows, categories]",
                 )
         for event in module.of(Quotient):
             call = calls.get(id(event.value.data.node))

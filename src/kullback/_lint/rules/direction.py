@@ -71,8 +71,7 @@ class Direction(Rule):
             name = statement.targets[0].id.lower()
             match = re.search(r"(?:^|_)kl[d]?_?(?:div_)?(p_?q|q_?p)$", name)
             if match:
-                first, second = match[1].replace("_", "")
-                return first, second
+                return match[1][0], match[1][-1]
         return None
 
     def _context(self, module: Module, event: KlCall | KlFormula, statement: ast.AST) -> str:

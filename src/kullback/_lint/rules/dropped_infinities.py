@@ -31,9 +31,7 @@ class DroppedInfinities(Rule):
             if made.family != "categorical":
                 continue
             base, condition = made.q.masked
-            if base and _positive(condition, base):
-                yield Report(event.node, _MESSAGE)
-            elif any(_tests_q(ast.unparse(test), made) for test in event.place.conditions):
+            if (base and _positive(condition, base)) or any(_tests_q(ast.unparse(test), made) for test in event.place.conditions):
                 yield Report(event.node, _MESSAGE)
         for event in module.of(Operation):
             if event.name == "nan_to_num" and event.values[0].kind == KL:
@@ -50,7 +48,7 @@ def _finite(condition: ast.AST) -> bool:
         for n in ast.walk(condition)
         if isinstance(n, ast.Call)
     }
-    return bool(names & {"isfinite", "isinf", "is_finite", "is_inf", "is_finite"})
+    return bool(names & {"isfinite", "isinf", "is_finite", "is_inf"})
 
 
 def _tests_q(condition: str, made: Divergence) -> bool:

@@ -5,8 +5,8 @@ from __future__ import annotations
 import ast
 from collections.abc import Iterator
 
+from ..arithmetic import flatten_sum
 from ..events import KlFormula
-from ..expressions import flatten_sum
 from ..formulas import is_exp
 from ..model import Edit
 from ..values import CONSTANT

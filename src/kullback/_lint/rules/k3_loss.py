@@ -47,5 +47,5 @@ class K3Loss(Rule):
                     continue
                 yield Report(
                     node,
-                    "in expectation this term's gradient is that of KL(ref‖policy), not KL(policy‖ref): multiply it by the differentiable ratio policy/old",
+                    "this term's expected gradient is that of KL(ref‖policy), not KL(policy‖ref): multiply it by the ratio policy/old",
                 )

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from ..calls import log_target_of
+from ..call import log_target_of
 from ..edits import add_keyword
 from ..events import KlCall
 from ..model import ERROR

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from ..calls import log_target_of
+from ..call import log_target_of
 from ..events import KlCall
 from ..model import ERROR
 from ..values import COUNTS, ONE_HOT, PROBS, SIGMOID
@@ -24,5 +24,5 @@ class LogTargetWrong(Rule):
                 node = event.arguments.nodes[event.api.p]
                 yield Report(
                     node,
-                    f"{event.api.name} reads its target as log-probabilities here; this is {event.divergence.p.kind}: drop the flag, or take the log",
+                    f"{event.api.name} reads log-probabilities here; this is {event.divergence.p.kind}: drop the flag, or take the log",
                 )

@@ -6,7 +6,7 @@ import ast
 import re
 from collections.abc import Iterator
 
-from ..calls import reduction_of
+from ..call import reduction_of
 from ..edits import add_keyword
 from ..events import KlCall, Made, Operation, Quotient
 from ..values import KL, SCALAR, TERMS, Divergence

@@ -24,14 +24,12 @@ class MissingDim(Rule):
                 )
                 function = isinstance(event.node.func, (ast.Attribute, ast.Name)) and not _is_layer(event)
                 if given is None and function:
-                    yield Report(
-                        event.node, f"{event.name} without dim: PyTorch picks axis 0 for 1-D and 3-D tensors, axis 1 otherwise; pass dim=-1"
-                    )
+                    yield Report(event.node, f"{event.name} without dim: axis 0 for 1-D and 3-D tensors, axis 1 otherwise; pass dim=-1")
         for event in module.of(Created):
             if event.name in _LAYERS and not event.node.args and not event.node.keywords:
                 yield Report(
                     event.node,
-                    f"{event.name.rsplit('.', 1)[-1]} without dim: PyTorch picks axis 0 for 1-D and 3-D tensors, axis 1 otherwise; pass dim=-1",
+                    f"{event.name.rsplit('.', 1)[-1]} without dim: axis 0 for 1-D and 3-D tensors, axis 1 otherwise; pass dim=-1",
                 )
 
 

@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-
 import ast
+from collections.abc import Iterator
 
 from ..events import KlCall, KlFormula
 from ..model import ERROR

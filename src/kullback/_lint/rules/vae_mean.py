@@ -32,5 +32,5 @@ class VaeMean(Rule):
             if number is None or number in (1, -1) or (isinstance(number, (tuple, list)) and {1, -1} & set(number)):
                 yield Report(
                     event.node,
-                    "a KL adds over independent coordinates; this mean divides it by the latent dimension: sum over the latent, then average over the batch",
+                    "a KL adds over coordinates; this mean divides it by their number: sum over the latent, then average over the batch",
                 )

@@ -6,8 +6,8 @@ import ast
 import re
 from collections.abc import Iterator
 
-from ..events import KlFormula
-from ..values import LOG_PROBS, PROBS
+from ..events import KlFormula, Operation
+from ..values import KL
 from .base import Module, Report, Rule
 
 # Any of these near the formula says that somebody thought of zeros.
@@ -45,6 +45,15 @@ class ZeroGuard(Rule):
             if p.zeros or by_hand:
                 yield Report(event.node, "0 * log(0) is NaN where p is 0: use scipy.special.rel_entr, or where(p > 0, p * log(p / q), 0)")
 
+    def _is_summed(self, module: Module, event: KlFormula) -> bool:
+        """Whether it is a KL and not some other m * log(m / b): summed, or in a function that says so."""
+        if any(
+            op.name in ("sum", "nansum") and op.values[0].kind == KL and op.values[0].data.node is event.node for op in module.of(Operation)
+        ):
+            return True
+        named = re.search("kl|kullback|diverg|relative", getattr(event.place.function, "name", ""), re.IGNORECASE)
+        return bool(named) or isinstance(module.statement(event.node), ast.AugAssign)
+
     def _is_parameter(self, function: ast.AST, key: str) -> bool:
         if not isinstance(function, (ast.FunctionDef, ast.AsyncFunctionDef, ast.Lambda)):
             return False
@@ -55,6 +64,3 @@ class ZeroGuard(Rule):
 
 def _without_strings(text: str) -> str:
     return re.sub(r'"""[\s\S]*?"""|\'\'\'[\s\S]*?\'\'\'|#.*', "", text)
-
-
-__all__ = ["LOG_PROBS", "PROBS", "ZeroGuard"]
