@@ -1,0 +1,179 @@
+"""`kullback lint`."""
+
+from __future__ import annotations
+
+import argparse
+import difflib
+import os
+import sys
+import tempfile
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+from .._read import ReadError
+from .shared import write
+
+_FORMATS = ("text", "json", "sarif", "github")
+
+
+def add(commands: Any) -> None:
+    parser = commands.add_parser(
+        "lint",
+        help="wrong KLs in Python code and notebooks",
+        description="Finds wrong KL divergences in Python code and notebooks. Parses only: nothing it reads is imported or run. "
+        "Exit code 1 on findings of severity error or warning (information counts where its rule is selected by number), 2 on misuse.",
+        epilog="examples:\n"
+        "  kullback lint src notebooks/train.ipynb\n"
+        "  kullback lint --diff src            what --fix would change\n"
+        "  kullback lint --explain KL006       the page of a rule\n"
+        "  kullback lint - < loss.py           standard input\n"
+        "silence a line:  # kullback: ignore[KL006]\n"
+        "settings:        [tool.kullback.lint] in pyproject.toml, with select, ignore, exclude",
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+        allow_abbrev=False,
+    )
+    parser.add_argument("paths", metavar="PATH", nargs="*", help="files, directories, notebooks, or - for standard input (default: here)")
+    parser.add_argument(
+        "--select", action="append", metavar="RULES", help="only these rules: KL006, or a beginning such as KL00; commas, or repeat"
+    )
+    parser.add_argument("--ignore", action="append", metavar="RULES", help="not these rules")
+    shown = parser.add_mutually_exclusive_group()
+    shown.add_argument("--format", choices=_FORMATS, default="text", help="text (default), json, sarif, or github (annotations)")
+    shown.add_argument("--json", action="store_const", const="json", dest="format", help="the same as --format json")
+    mend = parser.add_mutually_exclusive_group()
+    mend.add_argument("--fix", action="store_true", help="mend what can be mended mechanically, and report the rest")
+    mend.add_argument("--diff", action="store_true", help="show what --fix would change, and change nothing")
+    parser.add_argument(
+        "--stdin-name", default="<stdin>", metavar="NAME", help="the name standard input is reported under; .ipynb for a notebook"
+    )
+    parser.add_argument("--explain", metavar="RULE", help="print the page of a rule and stop")
+    parser.set_defaults(run=_run)
+
+
+def _run(arguments: argparse.Namespace) -> int:
+    from .._lint import BY_CODE, Options, page, read_settings
+    from .._lint.settings import codes
+
+    if arguments.explain is not None:
+        code = arguments.explain.strip().upper()
+        if code not in BY_CODE:
+            raise ReadError(f"--explain: {code} is no rule (they are {min(BY_CODE)} to {max(BY_CODE)})")
+        write(page(code).rstrip())
+        return 0
+    settings = read_settings(Path()).over(
+        select=_codes(arguments.select, "--select", codes), ignore=_codes(arguments.ignore, "--ignore", codes)
+    )
+    options = Options(settings, fix=arguments.fix or arguments.diff)
+    return _report(arguments, options)
+
+
+def _codes(given: list[str] | None, where: str, codes: Any) -> tuple[str, ...] | None:
+    return None if given is None else codes([code for part in given for code in part.split(",")], where)
+
+
+def _linted(arguments: argparse.Namespace, options: Any) -> Iterator[Any]:
+    from .._lint.check import Unparsable, unparsable
+    from .._lint.run import Linted, decode, lint_text, run
+
+    paths = arguments.paths or ["."]
+    for path in paths:
+        if path != "-" and not Path(path).exists():
+            raise ReadError(f"{path} does not exist")
+    for path in dict.fromkeys(paths):
+        if path == "-":
+            name = arguments.stdin_name
+            try:
+                yield lint_text(decode(sys.stdin.buffer.read()), name, options.settings.rules(), fix=options.fix)
+            except Unparsable as error:
+                yield Linted(name, "", [unparsable(name, error)])
+        else:
+            yield from run([path], options)
+
+
+def _report(arguments: argparse.Namespace, options: Any) -> int:
+    from .. import __version__
+    from .._lint.formats import github, json, sarif, text
+
+    findings: list[Any] = []
+    seen: set[str] = set()
+    files = mended = 0
+    failed = False
+    for linted in _linted(arguments, options):
+        if linted.path in seen:
+            continue
+        seen.add(linted.path)
+        files += 1
+        mended += linted.mended
+        failed = failed or any(options.settings.fails(f) for f in linted.findings) or (arguments.diff and linted.mended > 0)
+        findings += linted.findings
+        if arguments.diff:
+            _print_diff(linted)
+            continue
+        if linted.fixed is not None and arguments.fix:
+            if linted.path == arguments.stdin_name and "-" in arguments.paths:
+                sys.stdout.write(linted.fixed)
+            else:
+                _replace(Path(linted.path), linted.original, linted.fixed)
+        elif arguments.fix and "-" in arguments.paths and linted.path == arguments.stdin_name:
+            sys.stdout.write(linted.text)
+        if arguments.format == "text":
+            for block in text.render(linted):
+                _say(block, arguments)
+    if arguments.diff:
+        pass
+    elif arguments.format == "text":
+        _say(_summary(findings, files, mended), arguments)
+    elif arguments.format == "json":
+        write(json.render(findings))
+    elif arguments.format == "sarif":
+        write(sarif.render(findings, __version__))
+    elif findings:
+        write(github.render(findings))
+    return int(failed)
+
+
+def _say(line: str, arguments: argparse.Namespace) -> None:
+    """Text goes to standard error where standard output carries mended source."""
+    if arguments.fix and "-" in arguments.paths:
+        print(line, file=sys.stderr)
+    else:
+        write(line)
+
+
+def _summary(findings: list[Any], files: int, mended: int) -> str:
+    done = f"{mended} mended, " if mended else ""
+    fixable = sum(bool(f.edits) for f in findings)
+    where = f"{files} file{'' if files == 1 else 's'}"
+    if not findings:
+        return f"{done}no findings in {where}"
+    hint = f", {fixable} of them fixable with --fix" if fixable else ""
+    return f"{done}{len(findings)} finding{'' if len(findings) == 1 else 's'} in {where}{hint}"
+
+
+def _print_diff(linted: Any) -> None:
+    if linted.fixed is not None:
+        before, after = linted.original.splitlines(keepends=True), linted.fixed.splitlines(keepends=True)
+        lines = difflib.unified_diff(before, after, linted.path, linted.path)
+        write("".join(line if line.endswith("\n") else line + "\n\\ No newline at end of file\n" for line in lines).rstrip("\n"))
+
+
+def _replace(path: Path, before: str, after: str) -> None:
+    """Write the whole file beside the old one, then put it in its place: never half a file. Encoding, mode and links stay."""
+    import io
+    import tokenize
+
+    path = path.resolve()
+    data = path.read_bytes()
+    encoding = "utf-8" if path.suffix == ".ipynb" else tokenize.detect_encoding(io.BytesIO(data).readline)[0]
+    if data.decode(encoding) != before:
+        raise ReadError(f"{path} changed while it was read; nothing was written to it")
+    handle, name = tempfile.mkstemp(dir=path.parent, prefix=path.name)
+    try:
+        with os.fdopen(handle, "wb") as file:
+            file.write(after.encode(encoding))
+        os.chmod(name, path.stat().st_mode)
+        os.replace(name, path)
+    except BaseException:
+        os.unlink(name)
+        raise

@@ -1,0 +1,1 @@
+"""Findings → text, JSON, SARIF, GitHub annotations. One module a format, each with `render`."""

@@ -1,0 +1,80 @@
+"""What a rule is: a number, a name, a severity, and a check on what the data flow saw."""
+
+from __future__ import annotations
+
+import ast
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from functools import cached_property
+from typing import Any, ClassVar
+
+from ..events import KlCall, KlFormula, Product, Quotient
+from ..model import WARNING, Edit
+from ..source import Source
+from ..values import Divergence
+
+
+@dataclass(frozen=True)
+class Report:
+    """What a rule says about a node."""
+
+    node: ast.AST
+    message: str
+    edits: tuple[Edit, ...] = ()
+
+
+@dataclass
+class Module:
+    """One parsed file, as rules see it."""
+
+    source: Source
+    tree: ast.Module
+    events: list[Any] = field(default_factory=list)
+    parents: dict[ast.AST, ast.AST] = field(default_factory=dict)
+
+    def of(self, kind: type[Any]) -> list[Any]:
+        return self._by_kind.get(kind, [])
+
+    @cached_property
+    def _by_kind(self) -> dict[type[Any], list[Any]]:
+        found: dict[type[Any], list[Any]] = {}
+        for event in self.events:
+            found.setdefault(type(event), []).append(event)
+        return found
+
+    def statement(self, node: ast.AST) -> ast.AST:
+        while not isinstance(node, ast.stmt) and node in self.parents:
+            node = self.parents[node]
+        return node
+
+    @cached_property
+    def scalings(self) -> dict[int, list[str]]:
+        """What each KL was multiplied with or divided by later, by the KL's node."""
+        found: dict[int, list[str]] = {}
+        for event in self.events:
+            if isinstance(event, Quotient):
+                found.setdefault(id(event.value.data.node), []).append("/" + ast.unparse(event.divisor))
+            elif isinstance(event, Product):
+                found.setdefault(id(event.value.data.node), []).extend("*" + ast.unparse(node) for node, _ in event.others)
+        return found
+
+    def uses(self, created: ast.Call) -> list[KlCall]:
+        """The calls of a KL that was created there; of a function, the call itself."""
+        return [event for event in self.of(KlCall) if event.created is created]
+
+    def divergences(self) -> Iterator[tuple[KlCall | KlFormula, Divergence]]:
+        for event in (*self.of(KlCall), *self.of(KlFormula)):
+            yield event, event.divergence
+
+
+class Rule:
+    """Subclass, set the names, write `check`; a page `pages/<code>.md` and fixtures `tests/lint/<code>_*.py` go with it."""
+
+    code: ClassVar[str]
+    name: ClassVar[str]
+    summary: ClassVar[str]
+    severity: ClassVar[str] = WARNING
+    fixable: ClassVar[bool] = False
+
+    def check(self, module: Module) -> Iterator[Report]:
+        raise NotImplementedError

@@ -1,0 +1,44 @@
+"""KL020: softmax of a softmax."""
+
+from __future__ import annotations
+
+import ast
+from collections.abc import Iterator
+
+from ..catalog import DISTRIBUTION_MODULES
+from ..events import Created, Operation
+from ..model import ERROR
+from ..values import PROBS
+from .base import Module, Report, Rule
+
+
+class DoubleSoftmax(Rule):
+    code = "KL020"
+    name = "double-softmax"
+    summary = "softmax is taken of probabilities"
+    severity = ERROR
+
+    def check(self, module: Module) -> Iterator[Report]:
+        for event in module.of(Operation):
+            value = event.values[0] if event.values else None
+            if value is None or value.kind != PROBS or not value.softmax:
+                continue
+            if event.name in ("softmax", "log_softmax"):
+                yield Report(
+                    event.node,
+                    f"{event.name} of what is a softmax already: its output lies between 0 and 1, so the result is nearly uniform",
+                )
+            elif event.name == "hard" and _takes_scores(event.node, event.library):
+                yield Report(event.node, "cross_entropy takes raw scores and applies softmax itself; this is a softmax already")
+        for event in module.of(Created):
+            if event.name.startswith(DISTRIBUTION_MODULES) and event.name.rsplit(".", 1)[-1] in ("Categorical", "OneHotCategorical"):
+                scores = event.keywords.get("logits") or (
+                    event.args[0] if event.args and event.name.startswith("tensorflow_probability") else None
+                )
+                if scores is not None and scores.kind == PROBS and scores.softmax:
+                    yield Report(event.node, "logits= are softmaxed again, and these are probabilities: pass probs=")
+
+
+def _takes_scores(node: ast.Call, library: str) -> bool:
+    name = node.func.attr if isinstance(node.func, ast.Attribute) else getattr(node.func, "id", "")
+    return library in ("torch", "paddle") and not name.startswith(("nll", "binary", "bce"))
