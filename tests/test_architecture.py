@@ -22,7 +22,7 @@ ROOT = Path(__file__).resolve().parents[1]
 LAYERS = [
     "_ops", "_kernels", "_pairs", "_calculus", "_forms", "_checks", "_reduce", "_divergences", "_entropies", "_literal", "_patching",
     "_distributions", "estimators", "_dispatch", "distributions", "losses",
-    "torch", "jax", "tensorflow", "keras", "tinygrad", "_report", "_explain", "_read", "_compare", "_lint", "_cli", "__main__",
+    "torch", "jax", "tensorflow", "keras", "tinygrad", "_read", "_report", "_explain", "_compare", "_lint", "_cli", "__main__",
 ]  # fmt: skip
 # The modules with other libraries' names: each may import what it is named after, and none may import another.
 SURFACES = {
@@ -110,7 +110,7 @@ def test_import_costs_at_most_half_again_scipy_special():
 def test_hard_dependencies_are_numpy_and_scipy():
     hard = [r for r in requires("kullback") if "extra ==" not in r]
     assert sorted(r.split(">")[0] for r in hard) == ["numpy", "scipy"]
-    assert set(metadata("kullback").get_all("Provides-Extra")) == {"cli", "torch", "jax", "tensorflow", "tinygrad", "all"}
+    assert set(metadata("kullback").get_all("Provides-Extra")) == {"cli", "torch", "jax", "tensorflow", "tinygrad", "spark", "all"}
     assert metadata("kullback")["License-Expression"] == "BSD-3-Clause"
     assert (PACKAGE / "py.typed").exists()
 

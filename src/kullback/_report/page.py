@@ -1,6 +1,6 @@
 """Pages from templates, and files that are written whole or not at all.
 
-`render` fills a template of `templates/` that extends base.html; everything is escaped, and the page's own policy lets only its one script run.
+`render` fills a template of `templates/` that extends base.html; everything is escaped, and the page's policy lets only its one script run.
 """
 
 from __future__ import annotations
@@ -37,6 +37,17 @@ def render(template: str, **values: Any) -> str:
     return environment.get_template(template).render(
         version=__version__, style=load("report.css"), script=script, script_hash=f"sha256-{digest}", **values
     )
+
+
+def check_target(path: str | os.PathLike[str]) -> None:
+    """Can a file be made there? Said before hours of work, not after."""
+    target = Path(path)
+    if target.is_dir():
+        raise ReadError(f"cannot write {target}: it is a directory")
+    if not target.parent.is_dir():
+        raise ReadError(f"cannot write {target}: there is no directory {target.parent}")
+    if not os.access(target.parent, os.W_OK):
+        raise ReadError(f"cannot write {target}: its directory may not be written to")
 
 
 def write_whole(path: str | os.PathLike[str], text: str) -> None:

@@ -1,6 +1,6 @@
 """What a column is, the bins it falls into, and where a bin ends in the column's own arithmetic.
 
-Pure: no engine, no files. A cut is a real number; `threshold` says what `x <= c` means the same for a float, an integer or a decimal column, so
+Pure: no engine, no files. A cut is a real number; `threshold` puts it into the arithmetic of a float, an integer or a decimal column, so
 that counting is exact and every engine counts the same, whatever the types on the two sides.
 """
 
@@ -11,7 +11,7 @@ from collections.abc import Sequence
 from datetime import datetime, timedelta, timezone
 from decimal import Decimal
 from fractions import Fraction
-from itertools import groupby
+from itertools import groupby, pairwise
 from typing import Any, NamedTuple
 
 Number = int | float | Decimal
@@ -20,11 +20,15 @@ Number = int | float | Decimal
 KINDS = ("number", "time", "boolean", "text", "none")
 # Beside the intervals of a number or time column, in this order.
 SPECIAL = ("-inf", "+inf", "NaN", "missing")
+_LARGEST = float.fromhex("0x1.fffffffffffffp+1023")
 _EPOCH = datetime(1970, 1, 1, tzinfo=timezone.utc)
 
 
 class Type(NamedTuple):
-    """`domain` of numbers: "float", "integer" (times too, in microseconds) or "decimal" with `scale` digits; `low` to `high` in units of its last."""
+    """`domain` of numbers: "float", "integer" (times too, in microseconds) or "decimal" with `scale` digits.
+
+    The last two go from `low` to `high`, in units of the last digit.
+    """
 
     kind: str
     name: str
@@ -93,11 +97,12 @@ def quantile_bins(kind: str, edges: Sequence[Number]) -> Bins:
 def level_bins(most: Sequence[tuple[str, int]], distinct: int, *, levels: int) -> Bins:
     """`most`: the reference's levels + 1 most frequent levels with their counts, most frequent first, ties in order of code points.
 
-    Kept are the first `levels` of them, but none that occurs only once: it would say who, not what.
+    Kept are those more frequent than the last of these, if there are so many, but none that occurs only once: it would say who, not what.
+    So no tie is broken by name, and whether a level is kept depends on its count alone.
     """
-    kept = [level for level, count in most[:levels] if count > 1]
-    least = max(2, most[len(kept)][1] if len(kept) < len(most) else 0)
-    return Bins("text", levels=tuple(kept), least=least, pooled=distinct - len(kept))
+    least = max(1, most[levels][1] if len(most) > levels else 0) + 1
+    kept = tuple(level for level, count in most if count >= least)
+    return Bins("text", levels=kept, least=least, pooled=distinct - len(kept))
 
 
 def threshold(cut: Cut, to: Type) -> Number | None:
@@ -109,12 +114,12 @@ def threshold(cut: Cut, to: Type) -> Number | None:
         except OverflowError:
             nearest = math.copysign(math.inf, value)
         if math.isinf(nearest):
-            nearest = math.copysign(float.fromhex("0x1.fffffffffffffp+1023"), nearest)
+            nearest = math.copysign(_LARGEST, nearest)
         under = nearest < value if below else nearest <= value
         found = nearest if under else math.nextafter(nearest, -math.inf)
-        return None if math.isinf(found) else found
+        return None if math.isinf(found) else float(found)
     exact = Fraction(value) * 10**to.scale
-    unit = math.ceil(exact) - 1 if below else math.floor(exact)
+    unit: int = math.ceil(exact) - 1 if below else math.floor(exact)
     if unit < to.low:
         return None
     unit = min(unit, to.high)
@@ -127,7 +132,7 @@ def from_cumulative(bins: Bins, at_most: Sequence[int], special: Sequence[int], 
     """Counts of a number or time column: from how many are <= each threshold (-inf among them), SPECIAL's counts, and all rows."""
     finite = rows - sum(special)
     steps = [0, *(n - special[0] for n in at_most), finite]
-    return [b - a for a, b in zip(steps, steps[1:])] + list(special)
+    return [b - a for a, b in pairwise(steps)] + list(special)
 
 
 def labels(bins: Bins) -> list[str]:
@@ -141,7 +146,7 @@ def labels(bins: Bins) -> list[str]:
     write = written_time if bins.kind == "time" else written_number
     ends: list[Cut | None] = [None, *bins.cuts, None]
     found = []
-    for low, high in zip(ends, ends[1:]):
+    for low, high in pairwise(ends):
         if low and high and low.value == high.value:
             found.append(f"= {write(low.value)}")
         else:

@@ -1,7 +1,7 @@
 """Exact order statistics of a column too long to sort: a sample says where each lies, one pass counts there.
 
-Pure; engines do the sampling and the counting. The sample decides only how much is counted, never the result: a rank that is not where the sample
-said is looked for again in a wider bracket.
+Pure; engines do the sampling and the counting. The sample decides only how much is counted, never the result: a rank that is not where the
+sample said is looked for again in a wider bracket.
 """
 
 from __future__ import annotations

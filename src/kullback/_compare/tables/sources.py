@@ -1,4 +1,4 @@
-"""What a caller names as a table: files by path, folder or pattern, or an object that holds one. Finds them; reads nothing but a CSV's first line."""
+"""What a caller names as a table: files by path, folder or pattern, or an object that holds one. Reads nothing but a CSV's first line."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from ..._read import ReadError
 FORMATS = {"csv": "csv", "tsv": "csv", "parquet": "parquet", "pq": "parquet", "jsonl": "jsonl", "ndjson": "jsonl"}
 _PACKED = (".gz", ".zst")
 _DELIMITERS = ",;\t|"
-_TAKEN = ".csv, .tsv, .parquet or .jsonl (also packed as .gz, if text), a folder of these, a pattern such as 'day-*.parquet', or a profile (.json)"
+_TAKEN = ".csv, .tsv, .parquet or .jsonl (text also as .gz), a folder of these, a pattern such as 'day-*.parquet', or a profile (.json)"
 
 
 class Source(NamedTuple):

@@ -47,33 +47,42 @@ def divergences(p: Ints, q: Ints, prior: float) -> Divergences:
 
     Bins that are empty on both sides are no bins: what prior they would get says nothing about either side.
     """
-    return Divergences(*(float(x) for x in _divergences(p[None, :], q[None, :], prior).T[0]))
+    return Divergences(*(float(x) for x in _divergences(p[None, :], q[None, :], prior)[0]))
 
 
 def _divergences(p: Any, q: Any, prior: float) -> Floats:
     """One row of figures for each row of counts: [rows, 4], with bins in use the same in all."""
-    used = (p.any(axis=0)) | (q.any(axis=0))
+    used = p.any(axis=0) | q.any(axis=0)
     p, q = p[:, used].astype(np.float64) + prior, q[:, used].astype(np.float64) + prior
     forward = np.asarray(kl(p, q, form="counts", check=False))
     back = np.asarray(kl(q, p, form="counts", check=False))
     return np.stack([forward, back, np.asarray(js(p, q, form="counts", check=False)), forward + back], axis=1)
 
 
-def terms(p: Ints, q: Ints, prior: float) -> tuple[Floats, Floats, Floats]:
-    """Shares of both sides, and what each bin adds to the PSI, (p - q)·ln(p/q), which is never negative. 0 for bins empty on both."""
+class Terms(NamedTuple):
+    """Bin by bin: the shares (with the prior), p·ln(p/q), and (p - q)·ln(p/q), which is never negative and adds up to the PSI."""
+
+    p: Floats
+    q: Floats
+    kl: Floats
+    psi: Floats
+
+
+def terms(p: Ints, q: Ints, prior: float) -> Terms:
+    """What each bin adds; 0 for bins empty on both sides."""
     used = (p + q) > 0
     a, b = (np.where(used, x + prior, 0.0) for x in (p, q))
     a, b = a / a.sum(), b / b.sum()
     with np.errstate(divide="ignore", invalid="ignore"):
-        parts = np.where(a == b, 0.0, (a - b) * (np.log(a) - np.log(b)))
-    return a, b, parts
+        ratio = np.where(a == b, 0.0, np.log(a) - np.log(b))
+        return Terms(a, b, np.where(a == 0.0, 0.0, a * ratio), np.where(a == b, 0.0, (a - b) * ratio))
 
 
-def test(p: Ints, q: Ints, prior: float, *, least: int = 0, chosen: int = 0) -> Test:
+def no_drift(p: Ints, q: Ints, prior: float, *, least: int = 0, chosen: int = 0) -> Test:
     """Could both be samples of one distribution? The G-test of homogeneity, on the counts as they are.
 
-    The first `chosen` bins are levels the reference p kept because it has at least `least` of each. Where that choice could have gone otherwise, their
-    counts in p are too high by selection, and the null distribution is taken given the choice.
+    The first `chosen` bins are levels the reference p kept because it has at least `least` of each. Where that choice could have gone
+    otherwise, their counts in p are too high by selection, and the null distribution is taken given the choice.
     """
     used = (p + q) > 0
     kept = np.flatnonzero(used[:chosen]).size
@@ -88,15 +97,16 @@ def test(p: Ints, q: Ints, prior: float, *, least: int = 0, chosen: int = 0) -> 
     selected = bool((middle[:kept] - _FAR * error[:kept] < least).any())
     if not selected and min(float(middle.min()), float((total - middle).min())) >= _DENSE:
         return Test(g, degrees, _chi_squared(g, degrees), _wilks(degrees, n, m), 0)
-    draws = max(999, min(DRAWS, _CELLS // len(p)))
+    draws = min(DRAWS, max(999, _CELLS // len(p)))
     rng = np.random.default_rng(_SEED)
-    drawn = _selected_tables(rng, total, share, kept, least, draws) if selected else _tables(rng, total, n, draws)
+    other = bool(used[chosen]) if chosen < len(used) else False
+    drawn = _selected_tables(rng, total, share, kept, least, draws, other) if selected else _tables(rng, total, n, draws)
     others = total - drawn
     possible = (drawn.sum(axis=1) > 0) & (others.sum(axis=1) > 0)
     drawn, others = drawn[possible], others[possible]
     # A hair of tolerance: equal tables must count as equal whatever the order of their sums.
     extreme = int(np.count_nonzero(_g(drawn, others) >= g * (1.0 - 1e-9) - 1e-9))
-    floor = Divergences(*(float(x) for x in _mean(_divergences(drawn, others, prior))))
+    floor = Divergences(*(float(x) for x in _divergences(drawn, others, prior).mean(axis=0)))
     return Test(g, degrees, (1 + extreme) / (1 + len(drawn)), floor, len(drawn))
 
 
@@ -118,11 +128,6 @@ def _wilks(degrees: int, n: int, m: int) -> Divergences:
     """The mean under no drift: all four are the chi-squared distance to second order, whose mean is its degrees of freedom."""
     each = degrees * (1.0 / n + 1.0 / m)
     return Divergences(0.5 * each, 0.5 * each, 0.125 * each, each)
-
-
-def _mean(figures: Floats) -> Floats:
-    # Where a bin of one side is empty and the prior is 0, the mean is infinite too.
-    return figures.mean(axis=0)
 
 
 def _tables(rng: np.random.Generator, total: Ints, n: int, draws: int) -> Ints:
@@ -148,19 +153,34 @@ def _hypergeometric(rng: np.random.Generator, good: int, bad: int, sample: Ints)
     return np.asarray(np.minimum(rng.binomial(good, share), sample), np.int64)
 
 
-def _selected_tables(rng: np.random.Generator, total: Ints, share: float, kept: int, least: int, draws: int) -> Ints:
-    """Each value goes to P with probability `share`, given that each level kept has at least `least` in P: truncated binomials, by inversion."""
-    from scipy.stats import binom
+def _selected_tables(rng: np.random.Generator, total: Ints, share: float, kept: int, least: int, draws: int, other: bool) -> Ints:
+    """Each value goes to P with probability `share`, given that each level kept has at least `least` there: truncated binomials.
 
+    What the kept levels have too much of by selection, the pooled ones (the bin after them, if `other`) have too little of.
+    """
     found = rng.binomial(total, share, (draws, len(total)))
+    excess = 0.0
     for j in range(kept):
         size = int(total[j])
-        under = float(binom.cdf(least - 1, size, share))
-        if under > 1e-12:
-            # From the upper end, where the tail keeps its digits.
-            u = rng.uniform(size=draws) * float(binom.sf(least - 1, size, share))
-            found[:, j] = np.clip(binom.isf(u, size, share), min(least, size), size)
+        middle, error = size * share, math.sqrt(size * share * (1.0 - share))
+        if middle - 2.0 * _FAR * error < least:
+            found[:, j] = _truncated_binomial(rng, size, share, least, draws)
+            excess += float(found[:, j].mean()) - middle
+    if other and total[kept]:
+        found[:, kept] = rng.binomial(total[kept], min(1.0, max(0.0, share - excess / total[kept])), draws)
     return found
+
+
+def _truncated_binomial(rng: np.random.Generator, size: int, share: float, least: int, draws: int) -> Ints:
+    """Given that it is at least `least`: by its probabilities there, which fall so fast that a dozen standard errors hold all of them."""
+    from scipy.special import gammaln
+
+    reach = 2.0 * _FAR * (math.sqrt(size * share * (1.0 - share)) + 2.0)
+    middle = size * share
+    values = np.arange(max(least, int(middle - reach)), min(size, int(max(middle, least) + reach)) + 1)
+    logs = values * math.log(share) + (size - values) * math.log1p(-share) - gammaln(values + 1.0) - gammaln(size - values + 1.0)
+    running = np.cumsum(np.exp(logs - logs.max()))
+    return np.asarray(values[np.searchsorted(running, rng.uniform(0.0, running[-1], draws))], np.int64)
 
 
 def holm(p_values: list[float]) -> list[float]:

@@ -1,7 +1,7 @@
 """Types of columns in files that have none (CSV; dates in JSON lines), by one rule, so that every engine sees the same.
 
-A column has the first type below that all its values have; a field that is empty without quotes is missing, and in a number column NA, N/A and null
-are too. Numbers with leading zeros are codes, and stay text.
+A column has the first type below that all its values have; a field that is empty without quotes is missing, and in a number column NA, N/A
+and null are too. Numbers with leading zeros are codes, and stay text.
 """
 
 from __future__ import annotations

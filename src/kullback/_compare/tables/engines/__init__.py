@@ -1,7 +1,7 @@
 """Engines read tables and count; they know nothing of divergences, and nothing outside this folder knows an engine.
 
-An engine is a module with `open_table(source, ...)`, which gives a `Table`: its columns' types, and two functions. `edges` is the first pass, over
-the reference; `counts` the second, over either side. Counts of parts of a table add up to those of the whole.
+An engine is a module with `open_table(source, ...)`, which gives a `Table`: its columns' types, and two functions. `edges` is the first
+pass, over the reference; `counts` the second, over either side. Counts of parts of a table add up to those of the whole.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ class Table(Protocol):
     def close(self) -> None: ...
 
 
-class Values:
+class Values(Sequence[Any]):
     """What an Arrow column holds, without missing values, sorted, as a sequence of Python values."""
 
     def __init__(self, column: Any) -> None:
@@ -43,7 +43,7 @@ class Values:
     def __len__(self) -> int:
         return len(self._array)
 
-    def __getitem__(self, i: int) -> Any:
+    def __getitem__(self, i: Any) -> Any:
         return self._array[i].as_py()
 
 

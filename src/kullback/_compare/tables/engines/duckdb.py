@@ -34,7 +34,7 @@ _INTEGERS = {
 }  # fmt: skip
 
 
-def open_table(source: Source, side: str, *, columns: Sequence[str] | None, memory: str, delimiter: str | None) -> DuckTable:
+def open_table(source: Source, side: str, *, memory: str, delimiter: str | None) -> DuckTable:
     """The table, open. Text files are read once, whole, into DuckDB's own (spilling) storage; Parquet is read where it lies."""
     try:
         import duckdb
@@ -46,7 +46,7 @@ def open_table(source: Source, side: str, *, columns: Sequence[str] | None, memo
         # Nothing is fetched from a network behind the user's back.
         connection.execute("SET autoinstall_known_extensions = false; SET TimeZone = 'UTC'")
         table = DuckTable(connection, folder, source, side)
-        table.load(columns, delimiter)
+        table.load(delimiter)
     except duckdb.Error as error:
         shutil.rmtree(folder, ignore_errors=True)
         raise ReadError(f"{side}: {_sentence(error, source)}") from None
@@ -76,7 +76,7 @@ class DuckTable:
         self._from = ""
         self._rows = 0
 
-    def load(self, columns: Sequence[str] | None, delimiter: str | None) -> None:
+    def load(self, delimiter: str | None) -> None:
         source = self._source
         if source.format == "object":
             self._connection.register("given", to_arrow(source.object, self._side))
@@ -107,15 +107,16 @@ class DuckTable:
         struct = ", ".join(f"{_text(name)}: 'VARCHAR'" for name in names)
         # Not guessed, by a dialect that guesses wrong drops lines: quotes are ", doubled inside.
         self._connection.execute(
-            f"CREATE TEMP TABLE raw AS SELECT * FROM read_csv({_text_list([glob.escape(f) for f in self._source.files])}, auto_detect=false, "
-            f"header=true, delim={_text(delimiter)}, quote='\"', escape='\"', columns={{{struct}}}, allow_quoted_nulls=false, strict_mode=true)"
+            f"CREATE TEMP TABLE raw AS SELECT * FROM read_csv({_text_list([glob.escape(f) for f in self._source.files])}, "
+            f"auto_detect=false, header=true, delim={_text(delimiter)}, quote='\"', escape='\"', columns={{{struct}}}, "
+            "allow_quoted_nulls=false, strict_mode=true)"
         )
         self._retype(names, (*NUMBERS, *OTHERS, *TIMES))
 
     def _load_json(self, files: list[str]) -> None:
         self._connection.execute(
-            f"CREATE TEMP TABLE raw AS SELECT * FROM read_json({_text_list(files)}, format='newline_delimited', sample_size=-1, union_by_name=true, "
-            "maximum_object_size=67108864, dateformat='', timestampformat='', convert_strings_to_integers=false)"
+            f"CREATE TEMP TABLE raw AS SELECT * FROM read_json({_text_list(files)}, format='newline_delimited', sample_size=-1, "
+            "union_by_name=true, maximum_object_size=67108864, dateformat='', timestampformat='', convert_strings_to_integers=false)"
         )
         self._retype([name for name, duck, *_ in self._all("DESCRIBE raw") if duck == "VARCHAR"], TIMES)
 
@@ -248,7 +249,7 @@ class DuckTable:
             return [(f"{x} IS NULL", [])]
         if of.kind == "boolean":
             return [(f"NOT {x}", []), (x, [])]
-        special = [(condition, []) for condition in self._special(name)]
+        special: list[tuple[str, list[Any]]] = [(condition, []) for condition in self._special(name)]
         return [*special, *(self._at_most(name, cut) for cut in of.cuts)]
 
     def _special(self, name: str) -> list[str]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
+from functools import partial
 from typing import Any
 
 from ...._read import ReadError
@@ -164,7 +165,7 @@ class SparkTable:
             present = dict(zip(names, self._aggregate([self._value(name).isNotNull() for name in names])))
             finite = dict(zip(ordered, self._aggregate([self._is_finite(name) for name in ordered])))
             values = self._frame.select(*(F.when(self._is_finite(name), self._value(name)).alias(self._own[name]) for name in ordered))
-            sample = (
+            sample: Any = (
                 (values if self._rows <= SAMPLE else values.sample(fraction=SAMPLE / self._rows, seed=1)).toArrow() if ordered else None
             )
             found = {}
@@ -176,10 +177,8 @@ class SparkTable:
                 elif kind in ("boolean", "none"):
                     found[name] = Bins(kind)
                 else:
-                    some = Values(sample.column(self._own[name]))  # type: ignore[union-attr]
-                    edges = order_statistics(
-                        some, finite[name], ranks(finite[name], bins), lambda brackets, name=name: self._look(name, brackets)
-                    )
+                    some = Values(sample.column(self._own[name]))
+                    edges = order_statistics(some, finite[name], ranks(finite[name], bins), partial(self._look, name))
                     found[name] = quantile_bins(kind, edges)
             return found
         except self._error as error:
