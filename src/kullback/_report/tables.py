@@ -249,8 +249,8 @@ def _detail(column: Column, i: int, unit: str) -> dict[str, Any]:
         height = 100.0 if math.isinf(parts[j]) else 100 * parts[j] / largest
         added.append({"left": _r(j * step + 0.08 * step), "width": _r(0.84 * step), "height": _r(height),
                       "title": f"{printable(label)} adds {number(parts[j])} to the PSI"})  # fmt: skip
-    every = max(1, math.ceil(n / 6))
-    ticks = [{"at": _r((j + 0.5) * step), "text": _short(label, 14)} for j, label in enumerate(column.labels) if j % every == 0]
+    every = max(1, math.ceil(n / 4))
+    ticks = [{"at": _r((j + 0.5) * step), "text": _short(label, 12)} for j, label in enumerate(column.labels) if j % every == 0]
     f, floor = column.figures, column.test.floor
     by = f"{column.test.drawn:,} drawn tables" if column.test.drawn else f"χ² with {column.test.degrees} degrees of freedom"
     pooled = f" {column.pooled:,} rarer levels of P are pooled." if column.pooled else ""
@@ -266,10 +266,10 @@ def _detail(column: Column, i: int, unit: str) -> dict[str, Any]:
         "name": printable(column.name),
         "about": f"{column.kind}{types}; {n} bins.{pooled}",
         "figures": [
-            ("KL(P‖Q)", f"{number(f.kl_pq)} {unit}", f"floor {number(floor.kl_pq, 2)}"),
-            ("KL(Q‖P)", f"{number(f.kl_qp)} {unit}", f"floor {number(floor.kl_qp, 2)}"),
-            ("JS", f"{number(f.js)} {unit}", f"floor {number(floor.js, 2)}"),
-            ("PSI", number(f.psi), f"floor {number(floor.psi, 2)}"),
+            ("KL(P‖Q)", number(f.kl_pq), f"{unit}; noise floor {number(floor.kl_pq, 2)}"),
+            ("KL(Q‖P)", number(f.kl_qp), f"{unit}; noise floor {number(floor.kl_qp, 2)}"),
+            ("JS", number(f.js), f"{unit}; noise floor {number(floor.js, 2)}"),
+            ("PSI", number(f.psi), f"noise floor {number(floor.psi, 2)}"),
             ("p, no drift at all", p_text(column.p_value), f"adjusted {p_text(column.p_adjusted)}; by {by}"),
         ],
         "shares": shares,

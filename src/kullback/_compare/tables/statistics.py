@@ -14,7 +14,7 @@ from ..._dispatch import kl
 from ..._divergences import js
 
 DRAWS = 9_999  # tables drawn for a p-value that tables do not give
-_CELLS = 4_000_000  # ... fewer where there are many cells
+_CELLS, _LEAST_DRAWS = 4_000_000, 999  # ... fewer where there are many cells
 _DENSE = 20.0  # expected counts from which the chi-squared distribution and its mean are close enough
 _SEED = 20_260_401
 _FAR = 6.0  # standard errors by which a level is above the count that kept it
@@ -97,7 +97,7 @@ def no_drift(p: Ints, q: Ints, prior: float, *, least: int = 0, chosen: int = 0)
     selected = bool((middle[:kept] - _FAR * error[:kept] < least).any())
     if not selected and min(float(middle.min()), float((total - middle).min())) >= _DENSE:
         return Test(g, degrees, _chi_squared(g, degrees), _wilks(degrees, n, m), 0)
-    draws = min(DRAWS, max(999, _CELLS // len(p)))
+    draws = min(DRAWS, max(_LEAST_DRAWS, _CELLS // len(p)))
     rng = np.random.default_rng(_SEED)
     other = bool(used[chosen]) if chosen < len(used) else False
     drawn = _selected_tables(rng, total, share, kept, least, draws, other) if selected else _tables(rng, total, n, draws)
