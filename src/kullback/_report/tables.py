@@ -250,7 +250,9 @@ def _detail(column: Column, i: int, unit: str) -> dict[str, Any]:
         added.append({"left": _r(j * step + 0.08 * step), "width": _r(0.84 * step), "height": _r(height),
                       "title": f"{printable(label)} adds {number(parts[j])} to the PSI"})  # fmt: skip
     every = max(1, math.ceil(n / 4))
-    ticks = [{"at": _r((j + 0.5) * step), "text": _short(label, 12)} for j, label in enumerate(column.labels) if j % every == 0]
+    ticks = [
+        {"at": _r((j + 0.5) * step), "text": _short(label, 12)} for j, label in enumerate(column.labels) if j % every == 0 and j < 0.87 * n
+    ]
     f, floor = column.figures, column.test.floor
     by = f"{column.test.drawn:,} drawn tables" if column.test.drawn else f"χ² with {column.test.degrees} degrees of freedom"
     pooled = f" {column.pooled:,} rarer levels of P are pooled." if column.pooled else ""

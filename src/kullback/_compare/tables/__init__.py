@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import math
 import os
+import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from typing import Any
@@ -175,6 +176,8 @@ class _Options:
             raise ValueError(f"engine={engine!r}: it is 'duckdb' or 'spark'")
         if master is not None and engine != "spark":
             raise ValueError("master is Spark's: pass engine='spark' too")
+        if not re.fullmatch(r"\d+(\.\d+)?\s*[KMGT]i?B", memory, re.IGNORECASE):
+            raise ValueError(f"memory={memory!r}: it is a size such as 2GB")
         self.bins, self.levels = bins or BINS, levels or LEVELS
         self.given = bins is not None or levels is not None
         self.delimiter, self.engine, self.master, self.memory = delimiter, engine, master, memory

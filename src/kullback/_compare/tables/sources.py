@@ -5,6 +5,8 @@ from __future__ import annotations
 import csv
 import glob
 import os
+import re
+from collections.abc import Iterable
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -82,23 +84,30 @@ def find(source: Any, side: str) -> Source:
 
 def _files(text: str, side: str) -> list[str]:
     if os.path.isdir(text):
-        found = [str(path) for path in Path(text).rglob("*") if path.is_file() and not _hidden(path, text) and format_of(path.name)]
+        found = [
+            str(path)
+            for path in Path(text).rglob("*")
+            if path.is_file() and not _hidden(path.relative_to(text).parts) and format_of(path.name)
+        ]
         if not found:
             raise ReadError(f"{side}: the folder {text} holds no table; looked for {_TAKEN}")
         return sorted(found)
     if os.path.exists(text):
         return [text]
     if glob.has_magic(text):
-        found = sorted(file for file in glob.glob(text, recursive=True) if os.path.isfile(file))
+        named = set(Path(text).parts)
+        found = sorted(
+            file for file in glob.glob(text, recursive=True) if os.path.isfile(file) and not _hidden(set(Path(file).parts) - named)
+        )
         if not found:
             raise ReadError(f"{side}: no file matches {text}")
         return found
     raise ReadError(f"{side}: there is no file {text}")
 
 
-def _hidden(path: Path, folder: str) -> bool:
+def _hidden(parts: Iterable[str]) -> bool:
     """What jobs leave beside their parts: _SUCCESS, .part-0.crc, _temporary/."""
-    return any(part.startswith(("_", ".")) for part in path.relative_to(folder).parts)
+    return any(part.startswith(("_", ".")) for part in parts)
 
 
 def csv_header(file: str, side: str, delimiter: str | None) -> tuple[str, list[str]]:
@@ -122,7 +131,7 @@ def csv_header(file: str, side: str, delimiter: str | None) -> tuple[str, list[s
         raise ReadError(f"{side}: {file} is not text: it holds NUL characters")
     first = start.split("\n", 1)[0]
     if delimiter is None:
-        delimiter = "\t" if ".tsv" in file.lower() else max(_DELIMITERS, key=first.count)
+        delimiter = "\t" if ".tsv" in file.lower() else max(_DELIMITERS, key=re.sub(r'"(?:[^"]|"")*"', "", first).count)
     names = next(csv.reader(start.splitlines(keepends=True), delimiter=delimiter), [])
     if not any(names):
         raise ReadError(f"{side}: {file} has no header line")

@@ -114,9 +114,11 @@ class DuckTable:
         self._retype(names, (*NUMBERS, *OTHERS, *TIMES))
 
     def _load_json(self, files: list[str]) -> None:
+        # Formats that nothing has: which texts are times is for `_retype` to say.
         self._connection.execute(
             f"CREATE TEMP TABLE raw AS SELECT * FROM read_json({_text_list(files)}, format='newline_delimited', sample_size=-1, "
-            "union_by_name=true, maximum_object_size=67108864, dateformat='', timestampformat='', convert_strings_to_integers=false)"
+            "union_by_name=true, maximum_object_size=67108864, convert_strings_to_integers=false, "
+            "dateformat='%Y never', timestampformat='%Y never')"
         )
         self._retype([name for name, duck, *_ in self._all("DESCRIBE raw") if duck == "VARCHAR"], TIMES)
 
@@ -267,7 +269,10 @@ class DuckTable:
         early = self._special(name)[0]
         if self.types[name].kind == "time":  # their -inf is no number
             return (f"{self._value(name)} <= ? OR {early}", [limit]) if limit is not None else (early, [])
-        return (f"{self._value(name)} <= ?", [limit]) if limit is not None else (early, [])
+        x = self._value(name)
+        # DuckDB may answer a comparison from a Parquet file's minimum and maximum, in which NaN has no part.
+        real = f" AND NOT isnan({x})" if self.types[name].domain == "float" else ""
+        return (f"{x} <= ?{real}", [limit]) if limit is not None else (early, [])
 
     def _level_counts(self, name: str, of: Bins) -> list[int]:
         x = self._value(name)
