@@ -34,9 +34,10 @@ def render(template: str, **values: Any) -> str:
     )
     script = load("report.js")
     digest = base64.b64encode(hashlib.sha256(script.encode()).digest()).decode()
-    return environment.get_template(template).render(
+    page: str = environment.get_template(template).render(
         version=__version__, style=load("report.css"), script=script, script_hash=f"sha256-{digest}", **values
     )
+    return page
 
 
 def check_target(path: str | os.PathLike[str]) -> None:
