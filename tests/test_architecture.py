@@ -124,7 +124,7 @@ def test_import_costs_at_most_half_again_scipy_special():
 def test_hard_dependencies_are_numpy_and_scipy():
     hard = [r for r in requires("kullback") if "extra ==" not in r]
     assert sorted(r.split(">")[0] for r in hard) == ["numpy", "scipy"]
-    assert set(metadata("kullback").get_all("Provides-Extra")) == {"cli", "torch", "jax", "tensorflow", "tinygrad", "all"}
+    assert set(metadata("kullback").get_all("Provides-Extra")) == {"cli", "torch", "jax", "tensorflow", "tinygrad", "spark", "all"}
     assert metadata("kullback")["License-Expression"] == "BSD-3-Clause"
     assert (PACKAGE / "py.typed").exists()
 

@@ -1,16 +1,343 @@
-"""Tables. A stand-in: it knows tables when it sees them and says that it cannot compare them yet."""
+"""Two tables, column by column: bins from the reference, exact counts of both, and what the counts say.
+
+Engines read and count (`engines`), `statistics` judges, `record` keeps. Here they are put together.
+"""
 
 from __future__ import annotations
 
+import math
 import os
+import re
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from typing import Any
 
+import numpy as np
+
 from ..._read import ReadError
+from .columns import Bins, labels
+from .engines import Counts, Pair, Table
+from .profile import Profile, merge, read_profile, same_bins
+from .progress import steps
+from .record import Column, Side, TableComparison
+from .sources import find, holds_table, is_path, is_profile, is_table_path
+from .statistics import Test, divergences, holm, in_base, no_drift, terms
+
+__all__ = ["Profile", "TableComparison", "compare_tables", "is_table", "profile"]
+
+BINS, LEVELS, PRIOR, MEMORY = 10, 50, 0.5, "2GB"
 
 
 def is_table(source: Any) -> bool:
-    return isinstance(source, (str, os.PathLike)) and os.fspath(source).lower().endswith((".csv", ".parquet", ".jsonl", ".json"))
+    """A path, pattern or folder of .csv, .parquet or .jsonl files, a profile, or an object of pandas, polars, Arrow or Spark."""
+    if is_path(source):
+        return is_table_path(os.fspath(source))
+    return isinstance(source, Profile) or holds_table(source)
 
 
-def compare_tables(p: Any, q: Any, **options: Any) -> Any:
-    raise ReadError("tables cannot be compared yet")
+def compare_tables(
+    p: Any,
+    q: Any,
+    *,
+    columns: Sequence[str] | None = None,
+    pairs: Sequence[Any] = (),
+    bins: int | None = None,
+    levels: int | None = None,
+    prior: float = PRIOR,
+    base: float | None = None,
+    common: bool = False,
+    delimiter: str | None = None,
+    engine: str = "duckdb",
+    master: str | None = None,
+    memory: str = MEMORY,
+    progress: bool = False,
+) -> TableComparison:
+    """How far table `q` has drifted from the reference `p`: KL in both directions, JS and PSI of each column, and what of it is chance.
+
+    Parameters
+    ----------
+    p, q : path, profile, or table
+        Files (.csv, .parquet, .jsonl; a folder or a pattern of these), a profile (.json), or an object of pandas, polars, Arrow or Spark.
+    columns : sequence of str, optional
+        Those to compare; all by default.
+    pairs : sequence of "a:b" or (a, b)
+        Columns whose joint distribution is compared too.
+    bins : int
+        Quantile bins of a number or time column (10). They are the reference's; a profile has its own.
+    levels : int
+        How many levels of a text column have a bin of their own (50); rarer ones are pooled.
+    prior : float
+        Added to the count of each bin on both sides (0.5, Jeffreys' prior); 0 gives inf where a bin is empty on one side only.
+    base : float, optional
+        Of the logarithm: e by default, 2 for bits. PSI is always in nats.
+    common : bool
+        Compare the columns that both sides have in a like type, and list the others, instead of refusing.
+    delimiter : str, optional
+        Of CSV files; by default the most frequent of , ; tab | in the first line.
+    engine : {"duckdb", "spark"}
+        Who reads and counts. Both give the same counts.
+    master : str, optional
+        Spark's master, e.g. "spark://host:7077"; this machine by default.
+    memory : str
+        What DuckDB may use before it spills to disk.
+    progress : bool
+        Show the column being counted, on standard error.
+
+    Examples
+    --------
+    >>> import pyarrow as pa
+    >>> from kullback._compare.tables import compare_tables
+    >>> p = pa.table({"animal": ["cat"] * 60 + ["dog"] * 40})
+    >>> found = compare_tables(p, pa.table({"animal": ["cat"] * 40 + ["dog"] * 60}))
+    >>> column = found["animal"]
+    >>> print(f"{column.figures.kl_pq:.6f} {column.test.floor.kl_pq:.6f} {column.p_value:.6f}")
+    0.079474 0.010000 0.004540
+    """
+    options = _Options(bins, levels, delimiter, engine, master, memory)
+    if not (isinstance(prior, (int, float)) and math.isfinite(prior) and prior >= 0):
+        raise ValueError(f"prior={prior!r}: it is a number of at least 0, added to the count of each bin")
+    if base is not None and not (math.isfinite(base) and base > 0 and base != 1):
+        raise ValueError(f"base={base!r}: it is a positive number other than 1")
+    wanted_pairs = _pairs(pairs)
+    with _side(p, "P", options) as reference, _side(q, "Q", options) as other:
+        names, left_out = _names(reference, other, columns, wanted_pairs, common)
+        with steps(3 * (len(names) + len(wanted_pairs)), progress) as step:
+            before = _counted(reference, names, wanted_pairs, None, options, step)
+            after = _counted(other, names, wanted_pairs, before, options, step)
+    singles = [_column(name, before, after, prior) for name in names]
+    joint = [_pair(pair, before, after, prior) for pair in wanted_pairs]
+    adjusted = iter(holm([test.p_value for *_, test in (*singles, *joint)]))
+    found = [_in_unit(column, test, next(adjusted), base) for column, test in (*singles, *joint)]
+    return TableComparison(
+        p=Side(before.name, before.rows),
+        q=Side(after.name, after.rows),
+        columns=_ranked(found[: len(singles)]),
+        pairs=_ranked(found[len(singles) :]),
+        left_out=tuple(left_out),
+        bins=before.settings["bins"],
+        levels=before.settings["levels"],
+        prior=float(prior),
+        base=math.e if base is None else float(base),
+        engine=engine,
+    )
+
+
+def profile(
+    source: Any,
+    *,
+    like: Any = None,
+    columns: Sequence[str] | None = None,
+    pairs: Sequence[Any] = (),
+    bins: int | None = None,
+    levels: int | None = None,
+    delimiter: str | None = None,
+    engine: str = "duckdb",
+    master: str | None = None,
+    memory: str = MEMORY,
+    progress: bool = False,
+) -> Profile:
+    """A table as bins and counts, to compare others with later; `like` takes the bins of another profile, so that the two merge.
+
+    Several profiles (a list of paths or of `Profile`) are merged into one. The other options are those of `compare`.
+
+    Examples
+    --------
+    >>> import pyarrow as pa
+    >>> from kullback._compare.tables import profile
+    >>> profile(pa.table({"animal": ["cat", "dog", "cat", "dog"]}))
+    <Profile of pyarrow Table: 4 rows, 1 columns>
+    """
+    options = _Options(bins, levels, delimiter, engine, master, memory)
+    if isinstance(source, (list, tuple)):
+        return merge([each if isinstance(each, Profile) else read_profile(each, "profile") for each in source])
+    wanted_pairs = _pairs(pairs)
+    over = like if like is None or isinstance(like, Profile) else read_profile(like, "like")
+    with _side(source, "table", options) as side:
+        if isinstance(side, Profile):
+            raise ReadError("this is a profile already")
+        if over is not None:
+            wanted_pairs = list(over.pairs)
+            names, _ = _names(over, side, columns, wanted_pairs, False)
+        else:
+            names = _chosen({name: of.kind for name, of in side.types.items()}, columns, wanted_pairs)
+            names = [name for name in names if side.types[name].kind]
+        with steps(2 * (len(names) + len(wanted_pairs)), progress) as step:
+            return _counted(side, names, wanted_pairs, over, options, step)
+
+
+class _Options:
+    """What it takes to read and bin a table."""
+
+    def __init__(self, bins: int | None, levels: int | None, delimiter: str | None, engine: str, master: str | None, memory: str) -> None:
+        for name, value, least in (("bins", bins, 2), ("levels", levels, 1)):
+            if value is not None and not (isinstance(value, int) and least <= value <= 1000):
+                raise ValueError(f"{name}={value!r}: it is a whole number from {least} to 1000")
+        if engine not in ("duckdb", "spark"):
+            raise ValueError(f"engine={engine!r}: it is 'duckdb' or 'spark'")
+        if master is not None and engine != "spark":
+            raise ValueError("master is Spark's: pass engine='spark' too")
+        if not re.fullmatch(r"\d+(\.\d+)?\s*[KMGT]i?B", memory, re.IGNORECASE):
+            raise ValueError(f"memory={memory!r}: it is a size such as 2GB")
+        self.bins, self.levels = bins or BINS, levels or LEVELS
+        self.given = bins is not None or levels is not None
+        self.delimiter, self.engine, self.master, self.memory = delimiter, engine, master, memory
+
+
+class _Opened:
+    """A table and its name."""
+
+    def __init__(self, name: str, table: Table) -> None:
+        self.name, self.table, self.types = name, table, table.types
+
+
+@contextmanager
+def _side(source: Any, side: str, options: _Options) -> Iterator[Profile | _Opened]:
+    if isinstance(source, Profile) or is_profile(source):
+        if options.given and side == "P":
+            raise ValueError("bins and levels are those of the profile: leave them out")
+        yield source if isinstance(source, Profile) else read_profile(source, side)
+        return
+    found = find(source, side)
+    table: Table
+    if options.engine == "spark" or hasattr(found.object, "sparkSession"):
+        from .engines import spark
+
+        table = spark.open_table(found, side, master=options.master, delimiter=options.delimiter)
+    else:
+        from .engines import duckdb
+
+        table = duckdb.open_table(found, side, memory=options.memory, delimiter=options.delimiter)
+    try:
+        yield _Opened(found.name, table)
+    finally:
+        table.close()
+
+
+def _pairs(pairs: Sequence[Any]) -> list[Pair]:
+    found: list[Pair] = []
+    for pair in pairs:
+        parts = tuple(pair.split(":")) if isinstance(pair, str) else tuple(pair)
+        if len(parts) != 2 or not all(isinstance(part, str) and part for part in parts) or parts[0] == parts[1]:
+            raise ValueError(f"pairs: {pair!r} is not two columns, such as a:b (in Python also ('a', 'b'))")
+        found.append((parts[0], parts[1]))
+    if len(set(found)) != len(found):
+        raise ValueError("pairs: one is there twice")
+    return found
+
+
+def _kinds(side: Profile | _Opened) -> dict[str, str]:
+    if isinstance(side, Profile):
+        return {name: bins.kind for name, bins in side.bins.items()}
+    return {name: of.kind for name, of in side.types.items()}
+
+
+def _type_names(side: Profile | _Opened) -> Mapping[str, str]:
+    return side.types if isinstance(side, Profile) else {name: of.name for name, of in side.types.items()}
+
+
+def _chosen(kinds: Mapping[str, str], columns: Sequence[str] | None, pairs: Sequence[Pair]) -> list[str]:
+    wanted = list(kinds) if columns is None else [columns] if isinstance(columns, str) else list(dict.fromkeys(columns))
+    return wanted + [name for name in dict.fromkeys(name for pair in pairs for name in pair) if name not in wanted]
+
+
+def _names(
+    p: Profile | _Opened, q: Profile | _Opened, columns: Sequence[str] | None, pairs: Sequence[Pair], common: bool
+) -> tuple[list[str], list[tuple[str, str]]]:
+    """The columns to compare, and those left out with the reason; or the sentence that says why they cannot be compared."""
+    kinds, others = _kinds(p), _kinds(q)
+    types, other_types = _type_names(p), _type_names(q)
+    wanted = _chosen({**kinds, **others}, columns, pairs)
+    found, left_out = [], []
+    needed = {name for pair in pairs for name in pair} | set(columns or ())
+    for name in wanted:
+        here, there = kinds.get(name), others.get(name)
+        if here is None and there is None:
+            raise ReadError(f"there is no column {name!r} on either side; P has {_listed(kinds)}")
+        if here is None or there is None:
+            reason = f"only {'P' if there is None else 'Q'} has it"
+        elif not here or not there:
+            left_out.append((name, f"{types[name] if not here else other_types[name]} cannot be compared"))
+            if name in needed:
+                raise ReadError(f"column {name!r}: {left_out[-1][1]}")
+            continue
+        elif here != there and "none" not in (here, there):
+            reason = f"it is {types[name]} ({here}) in P and {other_types[name]} ({there}) in Q"
+        else:
+            found.append(name)
+            continue
+        if not common or name in needed:
+            raise ReadError(f"column {name!r}: {reason}; name the columns to compare, or pass common=True for those that both have alike")
+        left_out.append((name, reason))
+    if not found:
+        raise ReadError("the two sides have no column that can be compared")
+    return found, left_out
+
+
+def _listed(names: Mapping[str, Any]) -> str:
+    some = list(names)[:8]
+    return ", ".join(map(repr, some)) + (f" and {len(names) - len(some)} more" if len(names) > len(some) else "")
+
+
+def _counted(
+    side: Profile | _Opened,
+    names: Sequence[str],
+    pairs: Sequence[Pair],
+    over: Profile | None,
+    options: _Options,
+    step: Callable[[str], None],
+) -> Profile:
+    """Counts of a side over the bins of `over`, or over its own."""
+    if isinstance(side, Profile):
+        if over is not None and (differs := same_bins(over.bins, side.bins, names)):
+            raise ReadError(f"the profiles have different bins for {differs}: make the second like the first, with --like")
+        missing = next((pair for pair in pairs if pair not in side.pairs), None)
+        if missing:
+            raise ReadError(f"the profile {side.name} does not have the pair {':'.join(missing)}: make it with that pair")
+        return side
+    bins = (
+        {name: over.bins[name] for name in names} if over else side.table.edges(names, bins=options.bins, levels=options.levels, step=step)
+    )
+    counts: Counts = side.table.counts(bins, pairs, step=step)
+    settings = over.settings if over else {"bins": options.bins, "levels": options.levels}
+    return Profile(side.name, counts.rows, settings, {name: side.types[name].name for name in names}, bins, counts.columns, counts.pairs)
+
+
+_Found = tuple[Column, Test]
+
+
+def _column(name: str, p: Profile, q: Profile, prior: float) -> _Found:
+    bins: Bins = p.bins[name]
+    chosen = len(bins.levels)
+    return _compared(
+        name, bins.kind, p.types[name], q.types[name], labels(bins), p.counts[name], q.counts[name], prior, bins.least, chosen, bins.pooled
+    )
+
+
+def _pair(pair: Pair, p: Profile, q: Profile, prior: float) -> _Found:
+    a, b = pair
+    first, second = labels(p.bins[a]), labels(p.bins[b])
+    cells = sorted(set(p.pairs[pair]) | set(q.pairs[pair]))
+    names = [f"{first[i]} · {second[j]}" for i, j in cells]
+    x, y = ([side.pairs[pair].get(cell, 0) for cell in cells] for side in (p, q))
+    return _compared(f"{a}:{b}", "pair", "", "", names, x, y, prior, 0, 0, 0)
+
+
+def _compared(
+    name: str, kind: str, type_p: str, type_q: str, names: Sequence[str], p: Any, q: Any, prior: float, least: int, chosen: int, pooled: int
+) -> _Found:
+    a, b = (np.asarray(x, np.int64) for x in (p, q))
+    found = no_drift(a, b, prior, least=least, chosen=chosen)
+    used = (a + b) > 0
+    shown = tuple(label for label, yes in zip(names, used) if yes)
+    a, b = a[used], b[used]
+    counts = tuple(map(int, a)), tuple(map(int, b))
+    column = Column(name, kind, type_p, type_q, shown, *counts, terms(a, b, prior), divergences(a, b, prior), found, 1.0, pooled)
+    return column, found
+
+
+def _in_unit(column: Column, test: Test, adjusted: float, base: float | None) -> Column:
+    return column._replace(figures=in_base(column.figures, base), test=test._replace(floor=in_base(test.floor, base)), p_adjusted=adjusted)
+
+
+def _ranked(columns: Sequence[Column]) -> tuple[Column, ...]:
+    return tuple(sorted(columns, key=lambda column: (-column.figures.kl_pq, column.name)))

@@ -1,0 +1,54 @@
+"""`kullback profile`: a table as bins and counts, or several profiles as one."""
+
+from __future__ import annotations
+
+import argparse
+import sys
+from typing import Any
+
+from .._read import ReadError
+from .compare_tables import add_reading, reading
+from .shared import write
+
+
+def add(commands: Any) -> None:
+    parser = commands.add_parser(
+        "profile",
+        help="keep a table's bins and counts, to compare others with it later",
+        description="Keeps a table's bins and counts, and none of its rows. `kullback compare ref.json new.parquet` needs no more.",
+        epilog="examples:\n"
+        "  kullback profile ref.parquet -o ref.json\n"
+        "  kullback profile february.parquet --like january.json -o february.json\n"
+        "  kullback profile january.json february.json -o both.json",
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+        allow_abbrev=False,
+    )
+    parser.add_argument("source", metavar="SRC", nargs="+", help="a table (.csv, .parquet, .jsonl, folder, pattern), or profiles to merge")
+    parser.add_argument("-o", "--output", metavar="FILE", required=True, help="the profile to write (.json)")
+    parser.add_argument("--like", metavar="PROFILE", help="count over the bins (and pairs) of this one, so that the two merge")
+    add_reading(parser)
+    parser.set_defaults(run=_run)
+
+
+def _run(arguments: argparse.Namespace) -> None:
+    from .._compare.tables import profile
+
+    source = arguments.source
+    if not arguments.output.lower().endswith(".json"):
+        raise ReadError(f"the profile is JSON: name it .json, not {arguments.output}")
+    profiles = [name for name in source if name.lower().endswith(".json")]
+    if len(source) > 1 and len(profiles) < len(source):
+        table = next(name for name in source if name not in profiles)
+        raise ReadError(
+            f"several sources must all be profiles, and {table} is none: quote a pattern, such as 'day-*.parquet', for several files"
+        )
+    options = reading(arguments)
+    if profiles:
+        given = [name for name, value in options.items() if value and name not in ("engine", "memory")]
+        if given or arguments.like:
+            raise ReadError(f"--{(given or ['like'])[0]} is for tables, and these are profiles, whose bins are made")
+        found = profile(source)
+    else:
+        found = profile(source[0], like=arguments.like, progress=sys.stderr.isatty(), **options)
+    found.write(arguments.output)
+    write(f"{arguments.output}: {found.rows:,} rows, {len(found.bins)} columns")

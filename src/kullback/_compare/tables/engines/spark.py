@@ -1,0 +1,362 @@
+"""Tables by Spark, on one machine or a cluster: the same two passes, the same exact comparisons, and so the same counts as DuckDB's."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from functools import partial
+from typing import Any
+
+from ...._read import ReadError
+from ..columns import (
+    Bins,
+    Cut,
+    Type,
+    decimal_type,
+    float_type,
+    from_cumulative,
+    integer_type,
+    level_bins,
+    quantile_bins,
+    ranks,
+    threshold,
+    time_type,
+)
+from ..quantiles import SAMPLE, Bracket, order_statistics
+from ..sources import Source, csv_header
+from ..text_types import MISSING_NUMBERS, NUMBERS, OTHERS, TIMES, TextType
+from . import Counts, Pair, Values, to_arrow
+
+_AT_ONCE = 300  # aggregates in one job
+_DAY = 86_400_000_000
+_INTEGERS = {"tinyint": 8, "smallint": 16, "int": 32, "bigint": 64}
+# Names of text_types in Spark's SQL; a time without a zone has none here either.
+_CASTS = {
+    "DATE": "DATE",
+    "TIMESTAMP": "TIMESTAMP_NTZ",
+    "TIMESTAMPTZ": "TIMESTAMP",
+    "BIGINT": "BIGINT",
+    "DOUBLE": "DOUBLE",
+    "BOOLEAN": "BOOLEAN",
+}
+
+
+def open_table(source: Source, side: str, *, master: str | None, delimiter: str | None) -> SparkTable:
+    """The table, open in the running Spark session, or in a new one on `master` (this machine by default)."""
+    try:
+        from pyspark.errors import PySparkException
+        from pyspark.sql import SparkSession
+    except ImportError:
+        raise ReadError("--engine spark needs PySpark: pip install 'kullback[spark]'") from None
+    try:
+        session = SparkSession.getActiveSession()
+        if session is None:
+            builder = SparkSession.builder.appName("kullback").master(master or "local[*]")
+            session = builder.config("spark.ui.enabled", "false").config("spark.ui.showConsoleProgress", "false").getOrCreate()
+            session.sparkContext.setLogLevel("OFF")  # what goes wrong arrives here, and is said in a sentence
+    except Exception as error:  # a gateway that does not start has no class of its own
+        raise ReadError(f"Spark does not start: {str(error).splitlines()[0]}; is Java installed?") from None
+    try:
+        return SparkTable(_read(session, source, side, delimiter), source, side)
+    except PySparkException as error:
+        raise ReadError(f"{side}: {_sentence(error, source)}") from None
+
+
+def _read(session: Any, source: Source, side: str, delimiter: str | None) -> Any:
+    if source.format == "object":
+        return source.object if hasattr(source.object, "sparkSession") else session.createDataFrame(to_arrow(source.object, side))
+    # Hadoop resolves patterns of its own.
+    files = [file if "://" in file else "file://" + _absolute(file) for file in source.files]
+    if source.format == "parquet":
+        return session.read.parquet(*files)
+    if source.format == "jsonl":
+        frame = session.read.json(files, mode="FAILFAST", primitivesAsString=False)
+        return _retype(frame, [f.name for f in frame.schema.fields if f.dataType.simpleString() == "string"], TIMES)
+    reader = {"header": True, "quote": '"', "escape": '"', "mode": "FAILFAST", "multiLine": True, "encoding": "UTF-8"}
+    if "://" in source.files[0]:
+        delimiter = delimiter or ("\t" if ".tsv" in source.name.lower() else ",")
+        names = session.read.csv(files, sep=delimiter, **reader).columns
+    else:
+        delimiter, names = csv_header(source.files[0], side, delimiter)
+        for file in source.files[1:]:
+            if (found := csv_header(file, side, delimiter)[1]) != names:
+                raise ReadError(
+                    f"{side}: {file} has the columns {', '.join(found)}, and {source.files[0]} {', '.join(names)}: they must be the same"
+                )
+    from pyspark.sql.types import StringType, StructField, StructType
+
+    schema = StructType([StructField(name, StringType()) for name in names])
+    frame = session.read.csv(files, sep=delimiter, schema=schema, **reader)
+    return _retype(frame, names, (*NUMBERS, *OTHERS, *TIMES))
+
+
+def _absolute(file: str) -> str:
+    import os
+
+    return "".join(f"\\{c}" if c in "{}[]*?\\," else c for c in os.path.abspath(file))
+
+
+def _retype(frame: Any, names: Sequence[str], candidates: Sequence[TextType]) -> Any:
+    """The text columns cast to the first candidate that all their values are."""
+    from pyspark.sql import functions as F
+
+    tests = []
+    for name in names:
+        x = _column(name)
+        tests.append(F.count(x))
+        for candidate in candidates:
+            matches = x.rlike(rf"\A(?:{candidate.pattern})\z")
+            if candidate in NUMBERS:
+                matches = matches | x.isin(*MISSING_NUMBERS)
+            if candidate in TIMES:
+                matches = matches & x.try_cast(_CASTS.get(candidate.sql, candidate.sql)).isNotNull()
+            tests.append(F.count(F.when(matches, 1)))
+    if not tests:
+        return frame
+    numbers = iter(frame.agg(*tests).first())
+    chosen: dict[str, Any] = {}
+    for name in names:
+        x = _column(name)
+        present, *matching = [next(numbers) for _ in range(1 + len(candidates))]
+        found = next((c for c, n in zip(candidates, matching) if present and n == present), None)
+        if found in NUMBERS:
+            chosen[name] = F.when(~x.isin(*MISSING_NUMBERS), x).try_cast(_CASTS.get(found.sql, found.sql))
+        elif found:
+            chosen[name] = x.cast(_CASTS.get(found.sql, found.sql))
+        elif not present:
+            chosen[name] = F.lit(None)
+    return frame.select(*(chosen.get(name, _column(name)).alias(name) for name in frame.columns))
+
+
+def _column(name: str) -> Any:
+    from pyspark.sql import functions as F
+
+    return F.col("`" + name.replace("`", "``") + "`")
+
+
+def _sentence(error: Exception, source: Source) -> str:
+    text = str(error)
+    cause = text.partition("Caused by: ")[2] or text
+    return f"{source.name}: {cause.strip().splitlines()[0]}"
+
+
+class SparkTable:
+    """See `Table`."""
+
+    def __init__(self, frame: Any, source: Source, side: str) -> None:
+        self._source, self._side = source, side
+        names = frame.columns
+        doubled = next((name for name in names if names.count(name) > 1), None)
+        if doubled is not None:
+            raise ReadError(f"{side}: {source.name} has two columns named {doubled!r}: rename one")
+        self.types = {field.name: _type(field.dataType) for field in frame.schema.fields}
+        # By position, so that no name needs quoting from here on.
+        self._own = {name: f"c{i}" for i, name in enumerate(names)}
+        self._frame = frame.toDF(*self._own.values())
+        self._rows = self._frame.count()
+        if self._rows == 0:
+            raise ReadError(f"{side}: {source.name} has no rows")
+
+    def edges(self, names: Sequence[str], *, bins: int, levels: int, step: Callable[[str], None]) -> dict[str, Bins]:
+        """The first pass."""
+        from pyspark.sql import functions as F
+
+        try:
+            ordered = [name for name in names if self.types[name].domain]
+            present = dict(zip(names, self._aggregate([self._value(name).isNotNull() for name in names])))
+            finite = dict(zip(ordered, self._aggregate([self._is_finite(name) for name in ordered])))
+            values = self._frame.select(*(F.when(self._is_finite(name), self._value(name)).alias(self._own[name]) for name in ordered))
+            sample: Any = (
+                (values if self._rows <= SAMPLE else values.sample(fraction=SAMPLE / self._rows, seed=1)).toArrow() if ordered else None
+            )
+            found = {}
+            for name in names:
+                step(name)
+                kind = self.types[name].kind if present[name] else "none"
+                if kind == "text":
+                    found[name] = self._levels(name, levels)
+                elif kind in ("boolean", "none"):
+                    found[name] = Bins(kind)
+                else:
+                    some = Values(sample.column(self._own[name]))
+                    edges = order_statistics(some, finite[name], ranks(finite[name], bins), partial(self._look, name))
+                    found[name] = quantile_bins(kind, edges)
+            return found
+        except self._error as error:
+            raise ReadError(f"{self._side}: {_sentence(error, self._source)}") from None
+
+    def _look(self, name: str, brackets: Sequence[Bracket]) -> list[list[Any]]:
+        from pyspark.sql import Window
+        from pyspark.sql import functions as F
+
+        x, finite = self._value(name), self._is_finite(name)
+        under = self._aggregate([F.lit(False) if low is None else finite & (x < self._literal(low)) for low, _, _ in brackets])
+        which = F.lit(None).cast("int")
+        for j, (low, high, _) in enumerate(brackets):
+            inside = F.lit(True) if low is None else x >= self._literal(low)
+            inside = inside if high is None else inside & (x <= self._literal(high))
+            which = F.when(inside, j).otherwise(which)
+        running = (
+            self._frame.where(finite)
+            .select(x.alias("x"), which.alias("j"))
+            .where("j is not null")
+            .groupBy("j", "x")
+            .count()
+            .withColumn("n", F.sum("count").over(Window.partitionBy("j").orderBy("x")))
+        )
+        wanted = [(j, rank - under[j]) for j, bracket in enumerate(brackets) for rank in bracket.ranks]
+        row = running.agg(*(F.min(F.when((F.col("j") == j) & (F.col("n") >= rank), F.col("x"))) for j, rank in wanted)).first()
+        values = iter([None if rank < 1 else value for (_, rank), value in zip(wanted, row)])
+        return [[next(values) for _ in bracket.ranks] for bracket in brackets]
+
+    def _levels(self, name: str, levels: int) -> Bins:
+        from pyspark.sql import functions as F
+
+        x = self._value(name)
+        groups = self._frame.where(x.isNotNull()).groupBy(x.alias("x")).count()
+        most = groups.orderBy(F.desc("count"), F.asc("x")).limit(levels + 1).collect()
+        distinct = len(most) if len(most) <= levels else groups.count()
+        return level_bins([(row[0], row[1]) for row in most], distinct, levels=levels)
+
+    def counts(self, bins: Mapping[str, Bins], pairs: Sequence[Pair], *, step: Callable[[str], None]) -> Counts:
+        """The second pass: one job of sums over every column, and one for each pair."""
+        try:
+            conditions = {name: self._conditions(name, of) for name, of in bins.items()}
+            numbers = iter(self._aggregate([condition for some in conditions.values() for condition in some]))
+            found = {}
+            for name, of in bins.items():
+                step(name)
+                mine = [next(numbers) for _ in conditions[name]]
+                if of.kind == "none" or self.types[name].kind == "none":
+                    found[name] = [self._rows - mine[0], *[0] * (len(of) - 2), mine[0]]
+                elif of.kind == "text":
+                    found[name] = [*mine[1:], self._rows - sum(mine), mine[0]]
+                elif of.kind == "boolean":
+                    found[name] = [*mine, self._rows - sum(mine)]
+                else:
+                    found[name] = from_cumulative(of, mine[4:], mine[:4], self._rows)
+            joint = {}
+            for pair in pairs:
+                step(":".join(pair))
+                joint[pair] = self._pair(pair, bins)
+            return Counts(self._rows, found, joint)
+        except self._error as error:
+            raise ReadError(f"{self._side}: {_sentence(error, self._source)}") from None
+
+    def _conditions(self, name: str, of: Bins) -> list[Any]:
+        x = self._value(name)
+        if "none" in (of.kind, self.types[name].kind):
+            return [x.isNull()]
+        if of.kind == "text":
+            return [x.isNull(), *(x == level for level in self._literals(of.levels))]
+        if of.kind == "boolean":
+            return [~x, x]
+        return [*self._special(name), *(self._at_most(name, cut) for cut in of.cuts)]
+
+    def _special(self, name: str) -> list[Any]:
+        """Conditions for SPECIAL."""
+        from pyspark.sql import functions as F
+
+        x = self._value(name)
+        if self.types[name].domain == "float":
+            return [x == float("-inf"), x == float("inf"), F.isnan(x), x.isNull()]
+        return [F.lit(False), F.lit(False), F.lit(False), x.isNull()]
+
+    def _at_most(self, name: str, cut: Cut) -> Any:
+        limit = threshold(cut, self.types[name])
+        return self._special(name)[0] if limit is None else self._value(name) <= self._literal(limit)
+
+    def _pair(self, pair: Pair, bins: Mapping[str, Bins]) -> dict[tuple[int, int], int]:
+        first, second = (self._index(name, bins[name]) for name in pair)
+        rows = self._frame.groupBy(first.alias("i"), second.alias("j")).count().collect()
+        return {(row[0], row[1]): row[2] for row in rows}
+
+    def _index(self, name: str, of: Bins) -> Any:
+        """The number of the bin, as an expression."""
+        from pyspark.sql import functions as F
+
+        x, last = self._value(name), len(of) - 1
+        if "none" in (of.kind, self.types[name].kind):
+            return F.when(x.isNull(), last).otherwise(0)
+        if of.kind == "boolean":
+            return F.when(x, 1).when(~x, 0).otherwise(2)
+        if of.kind == "text":
+            found = F.when(x.isNull(), last)
+            for j, level in enumerate(self._literals(of.levels)):
+                found = found.when(x == level, j)
+            return found.otherwise(last - 1)
+        missing = len(of.cuts) + 1
+        special = self._special(name)
+        found = F.when(special[0], missing)
+        for j, condition in enumerate(special[1:], 1):
+            found = found.when(condition, missing + j)
+        for j, cut in enumerate(of.cuts):
+            found = found.when(self._at_most(name, cut), j)
+        return found.otherwise(len(of.cuts))
+
+    def _value(self, name: str) -> Any:
+        from pyspark.sql import functions as F
+
+        own, of = F.col(self._own[name]), self.types[name]
+        if of.name == "date":
+            return F.unix_date(own).cast("bigint") * _DAY
+        if of.name == "timestamp":
+            return F.unix_micros(own)
+        if of.name == "timestamp_ntz":
+            return F.timestamp_diff("MICROSECOND", F.lit("1970-01-01").cast("timestamp_ntz"), own)
+        if of.domain == "float":
+            return own.cast("double")
+        return own.cast("string") if of.kind == "text" else own
+
+    def _is_finite(self, name: str) -> Any:
+        from pyspark.sql import functions as F
+
+        x = self._value(name)
+        if self.types[name].domain != "float":
+            return x.isNotNull()
+        return x.isNotNull() & ~F.isnan(x) & (F.abs(x) != float("inf"))
+
+    @staticmethod
+    def _literal(value: Any) -> Any:
+        from pyspark.sql import functions as F
+
+        return F.lit(value).cast("bigint") if isinstance(value, int) else F.lit(value)
+
+    @staticmethod
+    def _literals(levels: Sequence[str]) -> list[Any]:
+        from pyspark.sql import functions as F
+
+        return [F.lit(level) for level in levels]
+
+    def _aggregate(self, conditions: Sequence[Any]) -> list[int]:
+        """How many rows each condition holds for."""
+        from pyspark.sql import functions as F
+
+        found: list[int] = []
+        for start in range(0, len(conditions), _AT_ONCE):
+            found += self._frame.agg(*(F.count(F.when(c, 1)) for c in conditions[start : start + _AT_ONCE])).first()
+        return found
+
+    @property
+    def _error(self) -> type[Exception]:
+        from pyspark.errors import PySparkException
+
+        error: type[Exception] = PySparkException
+        return error
+
+    def close(self) -> None:
+        """The session is not ours to stop: starting one takes seconds, and the caller may go on with it."""
+
+
+def _type(spark: Any) -> Type:
+    name = spark.simpleString()
+    if name in _INTEGERS:
+        return integer_type(name, bits=_INTEGERS[name])
+    if name in ("float", "double"):
+        return float_type(name)
+    if name.startswith("decimal"):
+        return decimal_type(name, spark.precision, spark.scale)
+    if name in ("date", "timestamp", "timestamp_ntz"):
+        return time_type(name)
+    if name.startswith(("string", "varchar", "char")):
+        return Type("text", name)
+    return Type({"boolean": "boolean", "void": "none"}.get(name, ""), name)

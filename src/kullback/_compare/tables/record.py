@@ -1,0 +1,177 @@
+"""What a comparison of two tables has found, as a record: to JSON, text, Markdown, HTML and a picture. Computes nothing."""
+
+from __future__ import annotations
+
+import json
+import math
+from dataclasses import dataclass
+from typing import Any, NamedTuple
+
+from .columns import Bins, labels
+from .statistics import Divergences, Terms, Test
+
+SCHEMA = "kullback.compare.tables/1"
+
+
+class Side(NamedTuple):
+    name: str
+    rows: int
+
+
+class Column(NamedTuple):
+    """One column, or a pair of them (`kind` "pair"). Bins that are empty on both sides are not in it.
+
+    `figures` and `test.floor` have the same four names; `p_value` is that of no drift at all, `p_adjusted` for the number of columns.
+    """
+
+    name: str
+    kind: str
+    type_p: str
+    type_q: str
+    labels: tuple[str, ...]
+    p: tuple[int, ...]
+    q: tuple[int, ...]
+    terms: Terms
+    figures: Divergences
+    test: Test
+    p_adjusted: float
+    pooled: int
+
+    @property
+    def p_value(self) -> float:
+        return self.test.p_value
+
+
+@dataclass(frozen=True, eq=False, repr=False, kw_only=True)
+class TableComparison:
+    """What `compare` returns for two tables. `str()` is the table of the command, notebooks show it as HTML.
+
+    `columns` and `pairs` come the most different first, by KL(P‖Q). Figures are in `unit`, PSI always in nats.
+    """
+
+    p: Side
+    q: Side
+    columns: tuple[Column, ...]
+    pairs: tuple[Column, ...]
+    left_out: tuple[tuple[str, str], ...]
+    bins: int
+    levels: int
+    prior: float
+    base: float
+    engine: str
+
+    @property
+    def unit(self) -> str:
+        return {math.e: "nats", 2.0: "bits", 10.0: "dits"}.get(self.base, f"units of log base {self.base:g}")
+
+    @property
+    def changed(self) -> tuple[Column, ...]:
+        """Columns and pairs whose difference is beyond chance: adjusted p-value under 0.01."""
+        return tuple(column for column in (*self.columns, *self.pairs) if column.p_adjusted < 0.01)
+
+    def __getitem__(self, name: str) -> Column:
+        for column in (*self.columns, *self.pairs):
+            if column.name == name:
+                return column
+        raise KeyError(name)
+
+    def over(self, limit: float) -> str | None:
+        """A sentence if the KL(P‖Q) of a column (or pair) is above the limit, else None."""
+        found = [column for column in (*self.columns, *self.pairs) if not column.figures.kl_pq <= limit]
+        if not found:
+            return None
+        first = max(found, key=lambda column: column.figures.kl_pq)
+        return (
+            f"KL(P‖Q) is over {limit:g} {self.unit} in {len(found)} of {len(self.columns) + len(self.pairs)} columns; "
+            f"the largest, {first.figures.kl_pq:.6g}, is that of {first.name!r}"
+        )
+
+    def to_dict(self) -> dict[str, Any]:
+        """As JSON can hold it (docs/compare-tables.md); numbers that are not finite are "inf" and "nan"."""
+        from ... import __version__
+        from ..._report.tables import conventions
+
+        return {
+            "schema": SCHEMA,
+            "version": __version__,
+            "unit": self.unit,
+            "base": self.base,
+            "p": self.p._asdict(),
+            "q": self.q._asdict(),
+            "settings": {"bins": self.bins, "levels": self.levels, "prior": self.prior, "engine": self.engine},
+            "columns": [_to_dict(column) for column in self.columns],
+            "pairs": [_to_dict(column) for column in self.pairs],
+            "left_out": [{"name": name, "reason": reason} for name, reason in self.left_out],
+            "conventions": conventions(self),
+        }
+
+    def to_json(self) -> str:
+        return json.dumps(self.to_dict(), indent=2, ensure_ascii=False, allow_nan=False)
+
+    def to_text(self, *, top: int = 20) -> str:
+        """As the command prints it: the `top` most different columns."""
+        from ..._report.tables import to_text
+
+        return to_text(self, top=top)
+
+    def to_html(self) -> str:
+        """One page that needs nothing else. Needs Jinja (`kullback[cli]`)."""
+        from ..._report.tables import to_html
+
+        return to_html(self)
+
+    def to_markdown(self) -> str:
+        """For a pull request."""
+        from ..._report.tables import to_markdown
+
+        return to_markdown(self)
+
+    def plot(self) -> Any:
+        """The ranking and the most different columns as a Matplotlib figure."""
+        from ..._report.tables import plot
+
+        return plot(self)
+
+    def __repr__(self) -> str:
+        first = f": most in {self.columns[0].name!r}, KL(P‖Q) = {self.columns[0].figures.kl_pq:.6g} {self.unit}" if self.columns else ""
+        return f"<TableComparison of {len(self.columns)} columns{first}>"
+
+    def __str__(self) -> str:
+        return self.to_text()
+
+    def _repr_html_(self) -> str:
+        from ..._report.tables import to_fragment
+
+        return to_fragment(self)
+
+
+def used_labels(bins: Bins, used: Any) -> tuple[str, ...]:
+    return tuple(label for label, yes in zip(labels(bins), used) if yes)
+
+
+def _to_dict(column: Column) -> dict[str, Any]:
+    t = column.terms
+    return {
+        "name": column.name,
+        "kind": column.kind,
+        "type": {"p": column.type_p, "q": column.type_q},
+        **{name: _plain(value) for name, value in column.figures._asdict().items()},
+        "noise_floor": {name: _plain(value) for name, value in column.test.floor._asdict().items()},
+        "test": {
+            "g": column.test.g,
+            "degrees_of_freedom": column.test.degrees,
+            "p_value": column.test.p_value,
+            "p_adjusted": column.p_adjusted,
+            "tables_drawn": column.test.drawn,
+        },
+        "pooled_levels": column.pooled,
+        "bins": [
+            {"label": label, "p_count": a, "q_count": b, "p": float(x), "q": float(y), "kl_pq_nats": _plain(k), "psi": _plain(s)}
+            for label, a, b, x, y, k, s in zip(column.labels, column.p, column.q, t.p, t.q, t.kl, t.psi)
+        ],
+    }
+
+
+def _plain(x: Any) -> Any:
+    x = float(x)
+    return x if math.isfinite(x) else str(x)

@@ -1,0 +1,141 @@
+"""What a caller names as a table: files by path, folder or pattern, or an object that holds one. Reads nothing but a CSV's first line."""
+
+from __future__ import annotations
+
+import csv
+import glob
+import os
+import re
+from collections.abc import Iterable
+from pathlib import Path
+from typing import Any, NamedTuple
+
+from ..._read import ReadError
+
+FORMATS = {"csv": "csv", "tsv": "csv", "parquet": "parquet", "pq": "parquet", "jsonl": "jsonl", "ndjson": "jsonl"}
+_PACKED = (".gz", ".zst")
+_DELIMITERS = ",;\t|"
+_TAKEN = ".csv, .tsv, .parquet or .jsonl (text also as .gz), a folder of these, a pattern such as 'day-*.parquet', or a profile (.json)"
+
+
+class Source(NamedTuple):
+    """Either `files` of one `format`, or an `object`; `name` is how to speak of it."""
+
+    name: str
+    format: str
+    files: tuple[str, ...] = ()
+    object: Any = None
+
+
+def is_path(source: Any) -> bool:
+    return isinstance(source, (str, os.PathLike))
+
+
+def is_profile(source: Any) -> bool:
+    return is_path(source) and os.fspath(source).lower().endswith(".json")
+
+
+def holds_table(source: Any) -> bool:
+    """An object with rows and columns: pandas, polars, Arrow, a Spark DataFrame."""
+    own = type(source).__module__.partition(".")[0]
+    if own in ("pandas", "polars"):
+        return type(source).__name__ in ("DataFrame", "LazyFrame")
+    return own == "pyspark" or hasattr(source, "__arrow_c_stream__")
+
+
+def is_table_path(text: str) -> bool:
+    if format_of(text) or is_profile(text):
+        return True
+    return os.path.isdir(text) and any(format_of(name) for _, _, names in os.walk(text) for name in names)
+
+
+def format_of(name: str) -> str:
+    """By its name; "" if that says nothing."""
+    name = name.lower().rstrip("*")
+    for packed in _PACKED:
+        name = name.removesuffix(packed)
+    return FORMATS.get(name.rpartition(".")[2], "") if "." in name else ""
+
+
+def find(source: Any, side: str) -> Source:
+    """`side` ("P", "Q") is for the sentence that says what is wrong."""
+    if not is_path(source):
+        if holds_table(source):
+            return Source(f"{type(source).__module__.partition('.')[0]} {type(source).__name__}", "object", object=source)
+        raise TypeError(f"{side} is a {type(source).__name__}: a table is a path, or an object of pandas, polars, Arrow or Spark")
+    text = os.fspath(source)
+    if "://" in text:  # not ours to look at: the engine has the file systems
+        if not format_of(text.rstrip("/*")):
+            raise ReadError(f"{side}: cannot tell the format of {text} from its name; use {_TAKEN}")
+        return Source(text, format_of(text.rstrip("/*")), (text,))
+    files = _files(text, side)
+    formats = {format_of(file) for file in files}
+    if len(formats) > 1:
+        found = " and ".join(sorted(formats))
+        raise ReadError(f"{side}: {text} holds files of different formats ({found}): name them by a pattern such as '{text}/*.parquet'")
+    (form,) = formats
+    if not form:
+        raise ReadError(f"{side}: cannot tell the format of {files[0]} from its name; use {_TAKEN}")
+    empty = next((file for file in files if os.path.getsize(file) == 0), None)
+    if empty:
+        raise ReadError(f"{side}: {empty} is empty")
+    return Source(text, form, tuple(files))
+
+
+def _files(text: str, side: str) -> list[str]:
+    if os.path.isdir(text):
+        found = [
+            str(path)
+            for path in Path(text).rglob("*")
+            if path.is_file() and not _hidden(path.relative_to(text).parts) and format_of(path.name)
+        ]
+        if not found:
+            raise ReadError(f"{side}: the folder {text} holds no table; looked for {_TAKEN}")
+        return sorted(found)
+    if os.path.exists(text):
+        return [text]
+    if glob.has_magic(text):
+        named = set(Path(text).parts)
+        found = sorted(
+            file for file in glob.glob(text, recursive=True) if os.path.isfile(file) and not _hidden(set(Path(file).parts) - named)
+        )
+        if not found:
+            raise ReadError(f"{side}: no file matches {text}")
+        return found
+    raise ReadError(f"{side}: there is no file {text}")
+
+
+def _hidden(parts: Iterable[str]) -> bool:
+    """What jobs leave beside their parts: _SUCCESS, .part-0.crc, _temporary/."""
+    return any(part.startswith(("_", ".")) for part in parts)
+
+
+def csv_header(file: str, side: str, delimiter: str | None) -> tuple[str, list[str]]:
+    """The delimiter (the most frequent of , ; tab | in the first line, unless it is given) and the names in that line."""
+    import gzip
+
+    if file.lower().endswith(".zst"):
+        raise ReadError(f"{side}: {file}: unpack it first, or pack it as .gz; Parquet is smaller still")
+    try:
+        with (
+            gzip.open(file, "rt", encoding="utf-8-sig", newline="")
+            if file.lower().endswith(".gz")
+            else open(file, encoding="utf-8-sig", newline="") as text
+        ):
+            start = text.read(1 << 20)
+    except UnicodeDecodeError:
+        raise ReadError(f"{side}: {file} is not UTF-8 text: convert it first, e.g. iconv -f latin1 -t utf-8") from None
+    except (OSError, EOFError) as error:
+        raise ReadError(f"{side}: {file}: {getattr(error, 'strerror', None) or error}") from None
+    if "\0" in start:
+        raise ReadError(f"{side}: {file} is not text: it holds NUL characters")
+    first = start.split("\n", 1)[0]
+    if delimiter is None:
+        delimiter = "\t" if ".tsv" in file.lower() else max(_DELIMITERS, key=re.sub(r'"(?:[^"]|"")*"', "", first).count)
+    names = next(csv.reader(start.splitlines(keepends=True), delimiter=delimiter), [])
+    if not any(names):
+        raise ReadError(f"{side}: {file} has no header line")
+    doubled = next((name for name in names if names.count(name) > 1), None)
+    if doubled is not None:
+        raise ReadError(f"{side}: {file} has two columns named {doubled!r}: rename one")
+    return delimiter, names

@@ -1,0 +1,331 @@
+"""A comparison of two tables as text, Markdown, a page and a picture. Lays out; the figures are the record's."""
+
+from __future__ import annotations
+
+import math
+from html import escape
+from typing import TYPE_CHECKING, Any
+
+from .axes import number
+from .text import width
+from .words import printable
+
+if TYPE_CHECKING:
+    from .._compare.tables.record import Column, TableComparison
+
+_HEADERS = ("column", "kind", "KL(P‖Q)", "KL(Q‖P)", "JS", "PSI", "noise floor", "p, adjusted")
+_BIN_HEADERS = ("P", "Q", "share of P", "share of Q", "p·ln(p/q)", "adds to PSI")
+_CUT = 40  # characters of a name in a narrow place
+_IN_DETAIL = 200  # columns with pictures on a page; a page of thousands would not open
+_BARS = 25  # rows of the ranking
+
+
+def headline(c: TableComparison) -> str:
+    changed = c.changed
+    if not changed:
+        what = f"{len(c.columns)} column{'s' * (len(c.columns) != 1)}" + (
+            f" and {len(c.pairs)} pair{'s' * (len(c.pairs) != 1)}" if c.pairs else ""
+        )
+        return f"Nothing beyond chance: of {what}, none differs with an adjusted p-value under 0.01."
+    counts = []
+    for columns, name in ((c.columns, "column"), (c.pairs, "pair")):
+        if columns:
+            counts.append(f"{sum(x.p_adjusted < 0.01 for x in columns)} of {len(columns)} {name}{'s' * (len(columns) != 1)}")
+    first = max(changed, key=lambda column: column.figures.kl_pq)
+    floor = first.test.floor.kl_pq
+    known = 0 < floor < math.inf and 2 * floor <= first.figures.kl_pq < math.inf
+    times = f", {first.figures.kl_pq / floor:,.0f} times its noise floor" if known else ""
+    verb = "differs" if len(changed) == 1 and not c.pairs else "differ"
+    return (
+        f"{' and '.join(counts)} {verb} beyond chance (adjusted p < 0.01); the most different is "
+        f"{_short(first.name)!r}, with KL(P‖Q) = {number(first.figures.kl_pq)} {c.unit}{times}."
+    )
+
+
+def conventions(c: TableComparison) -> list[str]:
+    """How each figure is made, for whoever wants to find it again."""
+    prior = f"{c.prior:g} is added to the count of each bin on both sides" if c.prior else "nothing is added to the counts"
+    empty = "" if c.prior else ", so a bin that is empty on one side only makes a KL infinite"
+    log = "natural logarithm" if c.base == math.e else f"logarithm to base {c.base:g}"
+    return [
+        f"P is the reference, {c.p.name} ({c.p.rows:,} rows), Q is {c.q.name} ({c.q.rows:,} rows). Bins are taken from P alone.",
+        f"Numbers and times: the edges are P's values of rank ⌈k·n/{c.bins}⌉, k = 1 … {c.bins - 1}, of its n finite ones, exactly; "
+        "bins are (a, b]. A value that two edges share has a bin of its own. -inf, +inf, NaN and missing have one each. "
+        "Times are microseconds in UTC.",
+        f"Text: P's {c.levels} most frequent levels have a bin each, if they occur at least twice and more often than the next; "
+        "all others, and what P never had, are pooled. Missing is a bin.",
+        f"Shares: bins empty on both sides are left out; {prior}; divided by their sum{empty}.",
+        f"KL(P‖Q) = Σ p·log(p/q), JS = ½KL(P‖M) + ½KL(Q‖M) with M = (P+Q)/2, in {c.unit} ({log}); PSI = Σ (p−q)·ln(p/q), always in nats.",
+        "p-value: the G-test of homogeneity on the counts without prior. By the χ² distribution where every expected count is at least 20; "
+        "otherwise by drawing tables with the same totals (fixed seed), given which levels were kept. Adjusted by Holm's method for all "
+        "columns and pairs.",
+        "Noise floor: the mean of the same figure if both were samples of one distribution: (bins−1)·(1/n+1/m)/2 for KL, a quarter of it "
+        "for JS, twice it for PSI; from the drawn tables where they are drawn.",
+    ]
+
+
+def _short(name: str, most: int = _CUT) -> str:
+    name = printable(name)
+    return name if len(name) <= most else name[: most - 1] + "…"
+
+
+def p_text(p: float) -> str:
+    return "< 1e-300" if p < 1e-300 else f"{p:.3f}" if p >= 0.001 else f"{p:.1e}"
+
+
+def _cells(column: Column, most: int = _CUT) -> list[str]:
+    f = column.figures
+    return [_short(column.name, most), column.kind, *(number(x) for x in f), number(column.test.floor.kl_pq, 2), p_text(column.p_adjusted)]
+
+
+def _grid(rows: list[list[str]], left: int = 2) -> list[str]:
+    widths = [max(width(row[i]) for row in rows) for i in range(len(rows[0]))]
+    lines = []
+    for row in rows:
+        pads = [" " * (w - width(cell)) for cell, w in zip(row, widths)]
+        lines.append("  ".join(cell + pad if i < left else pad + cell for i, (cell, pad) in enumerate(zip(row, pads))).rstrip())
+    return [lines[0], "-" * (sum(widths) + 2 * (len(widths) - 1)), *lines[1:]]
+
+
+def _marked(column: Column) -> str:
+    return "*" if column.p_adjusted < 0.01 else ""
+
+
+def to_text(c: TableComparison, *, top: int = 20) -> str:
+    lines = [f"P  {printable(c.p.name)}, {c.p.rows:,} rows", f"Q  {printable(c.q.name)}, {c.q.rows:,} rows", "", headline(c), ""]
+    for columns, title in ((c.columns, "columns"), (c.pairs, "pairs")):
+        if not columns:
+            continue
+        lines += _grid([[*_HEADERS, ""], *([*_cells(column), _marked(column)] for column in columns[:top])])
+        if len(columns) > top:
+            lines.append(f"... and {len(columns) - top:,} more {title}, with smaller KL(P‖Q)")
+        lines.append("")
+    lines += [
+        "* beyond chance: p-value of no drift at all, adjusted for the number of columns, under 0.01.",
+        "Noise floor: the mean of KL(P‖Q) at these counts if nothing had changed.",
+        "",
+    ]
+    lines += [f"left out: {printable(name)} ({printable(reason)})" for name, reason in c.left_out]
+    lines += [f"· {printable(line)}" for line in conventions(c)]
+    return "\n".join(lines)
+
+
+def _markdown_cell(text: str) -> str:
+    return "".join(f"\\{x}" if x in "\\`*_{}[]#|<>~$&" else x for x in printable(text))
+
+
+def to_markdown(c: TableComparison, *, top: int = 30) -> str:
+    """A table GitHub shows; names cannot become markup."""
+    lines = [f"**{_markdown_cell(headline(c))}**", ""]
+    lines += [
+        f"P: {_markdown_cell(c.p.name)}, {c.p.rows:,} rows. Q: {_markdown_cell(c.q.name)}, {c.q.rows:,} rows. In {c.unit}; PSI in nats.",
+        "",
+    ]
+    lines += [f"| {' | '.join(_HEADERS)} |", "|---|---|" + "---:|" * 6]
+    every = [*c.columns[:top], *c.pairs[:top]]
+    for column in every:
+        cells = [_markdown_cell(cell) for cell in _cells(column)]
+        bold = "**" if _marked(column) else ""
+        lines.append(f"| {bold}{cells[0]}{bold} | {' | '.join(cells[1:])} |")
+    hidden = len(c.columns) + len(c.pairs) - len(every)
+    if hidden:
+        lines += ["", f"… and {hidden:,} more, with smaller KL(P‖Q)."]
+    lines += [
+        "",
+        "<details><summary>Conventions</summary>",
+        "",
+        *(f"- {_markdown_cell(line)}" for line in conventions(c)),
+        "",
+        "</details>",
+    ]
+    lines += [f"- left out: {_markdown_cell(name)} ({_markdown_cell(reason)})" for name, reason in c.left_out]
+    return "\n".join(lines)
+
+
+def to_fragment(c: TableComparison, *, top: int = 30) -> str:
+    """For a notebook: one <div>, inline styles, every text escaped."""
+    style = "text-align:{};padding:.1em .6em;white-space:nowrap"
+
+    def row(cells: list[str], tag: str) -> str:
+        return "".join(
+            f'<{tag} style="{style.format("left" if i < 2 else "right")}">{escape(cell)}</{tag}>' for i, cell in enumerate(cells)
+        )
+
+    every = [*c.columns[:top], *c.pairs[:top]]
+    body = "".join(f"<tr{' style=font-weight:bold' if _marked(column) else ''}>{row(_cells(column), 'td')}</tr>" for column in every)
+    hidden = len(c.columns) + len(c.pairs) - len(every)
+    more = f"<div>… and {hidden:,} more.</div>" if hidden else ""
+    return (
+        '<div style="color:inherit;background:transparent;font-variant-numeric:tabular-nums">'
+        f"<div><b>{escape(headline(c))}</b></div><table style='border-collapse:collapse;margin:.6em 0'>"
+        f"<thead><tr>{row(list(_HEADERS), 'th')}</tr></thead>"
+        f"<tbody>{body}</tbody></table>{more}<div style='opacity:.75;font-size:90%'>In {escape(c.unit)}; bold: beyond chance. "
+        "<code>.to_html()</code> is the whole report.</div></div>"
+    )
+
+
+def to_html(c: TableComparison) -> str:
+    from .page import render
+
+    every = [*c.columns, *c.pairs]
+    ranked = sorted(every, key=lambda column: -column.figures.kl_pq)
+    href = {id(column): f"#c{i}" for i, column in enumerate(ranked[:_IN_DETAIL])}
+    return render(
+        "tables.html",
+        title=f"{_short(c.q.name)} against {_short(c.p.name)}",
+        headline=headline(c),
+        sides=[("P", f"{printable(c.p.name)}, {c.p.rows:,} rows"), ("Q", f"{printable(c.q.name)}, {c.q.rows:,} rows")],
+        cards=_cards(c, ranked),
+        bars_rows=_ranking(ranked[:_BARS], href),
+        columns=[{"title": title, "number": i > 1, "help": _HELP.get(title, "")} for i, title in enumerate((*_HEADERS, "× floor"))],
+        rows=[_row(column, href.get(id(column))) for column in ranked],
+        details=[_detail(column, i, c.unit) for i, column in enumerate(ranked[:_IN_DETAIL])],
+        hidden=max(0, len(ranked) - _IN_DETAIL),
+        unit=c.unit,
+        left_out=[(printable(name), printable(reason)) for name, reason in c.left_out],
+        conventions=[printable(line) for line in conventions(c)],
+    )
+
+
+_HELP = {
+    "KL(P‖Q)": "relative entropy of the reference to the other side",
+    "noise floor": "the mean of KL(P‖Q) if nothing had changed, at these counts",
+    "p, adjusted": "p-value of no drift at all, adjusted for the number of columns (Holm)",
+    "× floor": "KL(P‖Q) divided by its noise floor",
+}
+
+
+def _cards(c: TableComparison, ranked: list[Column]) -> list[tuple[str, str, str]]:
+    first = ranked[0]
+    return [
+        ("Beyond chance", f"{len(c.changed)} of {len(ranked)}", "adjusted p < 0.01"),
+        ("Largest KL(P‖Q)", number(first.figures.kl_pq), f"{c.unit}, {_short(first.name, 24)}"),
+        ("Its noise floor", number(first.test.floor.kl_pq, 2), c.unit),
+        ("Rows", f"{c.p.rows:,}", f"against {c.q.rows:,}"),
+    ]
+
+
+def _ranking(ranked: list[Column], href: dict[int, str]) -> list[dict[str, Any]]:
+    finite = [x for column in ranked if math.isfinite(x := column.figures.kl_pq)]
+    most = max(finite, default=0.0)
+    return [
+        {
+            "name": printable(column.name),
+            "size": 100.0 if math.isinf(column.figures.kl_pq) else round(100 * column.figures.kl_pq / most, 2) if most else 0,
+            "number": number(column.figures.kl_pq) + (" *" if _marked(column) else ""),
+            "href": href.get(id(column)),
+        }
+        for column in ranked
+    ]
+
+
+def _row(column: Column, href: str | None) -> list[Any]:
+    floor = column.test.floor.kl_pq
+    times = column.figures.kl_pq / floor if 0 < floor < math.inf else math.nan
+    values = [*column.figures, floor, column.p_adjusted, times]
+    texts = [*_cells(column)[2:], number(times, 3)]
+    name: dict[str, Any] = {"text": printable(column.name), "sort": printable(column.name)}
+    if href:
+        name["href"] = href
+    return [name, column.kind, *({"text": text, "sort": _sortable(x)} for text, x in zip(texts, values))]
+
+
+def _sortable(x: float) -> str:
+    return "" if math.isnan(x) else repr(float(x))
+
+
+def _detail(column: Column, i: int, unit: str) -> dict[str, Any]:
+    t, n = column.terms, len(column.labels)
+    top = max(float(t.p.max()), float(t.q.max())) or 1.0
+    parts = [0.0 if math.isnan(x) else float(x) for x in t.psi]
+    largest = max((x for x in parts if math.isfinite(x)), default=0.0) or 1.0
+    step = 100.0 / n
+    shares, added = [], []
+    for j, label in enumerate(column.labels):
+        for k, (side, share, count) in enumerate((("p", t.p[j], column.p[j]), ("q", t.q[j], column.q[j]))):
+            title = f"{printable(label)}: {side.upper()} {_percent(share)} ({count:,})"
+            left, wide = j * step + step * (0.08 + 0.42 * k), step * 0.42
+            shares.append({"left": _r(left), "width": _r(wide), "height": _r(100 * float(share) / top), "title": title, "side": side})
+        height = 100.0 if math.isinf(parts[j]) else 100 * parts[j] / largest
+        added.append({"left": _r(j * step + 0.08 * step), "width": _r(0.84 * step), "height": _r(height),
+                      "title": f"{printable(label)} adds {number(parts[j])} to the PSI"})  # fmt: skip
+    every = max(1, math.ceil(n / 4))
+    ticks = [
+        {"at": _r((j + 0.5) * step), "text": _short(label, 12)} for j, label in enumerate(column.labels) if j % every == 0 and j < 0.87 * n
+    ]
+    f, floor = column.figures, column.test.floor
+    by = f"{column.test.drawn:,} drawn tables" if column.test.drawn else f"χ² with {column.test.degrees} degrees of freedom"
+    pooled = f" {column.pooled:,} rarer levels of P are pooled." if column.pooled else ""
+    types = (
+        ""
+        if column.kind == "pair"
+        else f" {column.type_p}"
+        if column.type_p == column.type_q
+        else f" {column.type_p} in P, {column.type_q} in Q"
+    )
+    return {
+        "id": f"c{i}",
+        "name": printable(column.name),
+        "about": f"{column.kind}{types}; {n} bins.{pooled}",
+        "figures": [
+            ("KL(P‖Q)", number(f.kl_pq), f"{unit}; noise floor {number(floor.kl_pq, 2)}"),
+            ("KL(Q‖P)", number(f.kl_qp), f"{unit}; noise floor {number(floor.kl_qp, 2)}"),
+            ("JS", number(f.js), f"{unit}; noise floor {number(floor.js, 2)}"),
+            ("PSI", number(f.psi), f"noise floor {number(floor.psi, 2)}"),
+            ("p, no drift at all", p_text(column.p_value), f"adjusted {p_text(column.p_adjusted)}; by {by}"),
+        ],
+        "shares": shares,
+        "added": added,
+        "ticks": ticks,
+        "yticks": [{"at": 0, "text": "0"}, {"at": 100, "text": _percent(top)}],
+        "added_ticks": [{"at": 0, "text": "0"}, {"at": 100, "text": "inf" if any(map(math.isinf, parts)) else number(largest, 2)}],
+        "columns": [{"title": "bin"}, *({"title": title, "number": True} for title in _BIN_HEADERS)],
+        "rows": [
+            [{"text": printable(label), "sort": f"{j}"}]
+            + [{"text": f"{x:,}", "sort": str(x)} for x in (column.p[j], column.q[j])]
+            + [{"text": _percent(x), "sort": _sortable(x)} for x in (t.p[j], t.q[j])]
+            + [{"text": number(float(x)), "sort": _sortable(x)} for x in (t.kl[j], t.psi[j])]
+            for j, label in enumerate(column.labels)
+        ],
+    }  # fmt: skip
+
+
+def _r(x: float) -> float:
+    return round(float(x), 3)
+
+
+def _percent(share: float) -> str:
+    return f"{100 * float(share):.3g}%"
+
+
+def plot(c: TableComparison) -> Any:
+    """The ranking, and the bins of the three most different columns."""
+    import matplotlib.pyplot as plt
+
+    ranked = sorted((*c.columns, *c.pairs), key=lambda column: -column.figures.kl_pq)
+    shown = ranked[:15][::-1]
+    figure, axes = plt.subplots(1, 1 + min(3, len(ranked)), figsize=(4.2 * (1 + min(3, len(ranked))), 4), layout="constrained")
+    ranking, *others = axes
+    values = [min(column.figures.kl_pq, 1e3) for column in shown]
+    ranking.barh(range(len(shown)), values, color="tab:blue", label="KL(P‖Q)")
+    ranking.scatter(
+        [column.test.floor.kl_pq for column in shown], range(len(shown)), color="black", marker="|", s=120, zorder=3, label="noise floor"
+    )
+    ranking.set_yticks(range(len(shown)), [_plain_text(_short(column.name, 24)) for column in shown])
+    ranking.set_xlabel(f"KL(P‖Q), {c.unit}")
+    ranking.legend(frameon=False)
+    for axis, column in zip(others, ranked):
+        at = range(len(column.labels))
+        axis.bar([i - 0.2 for i in at], column.terms.p, 0.4, label="P")
+        axis.bar([i + 0.2 for i in at], column.terms.q, 0.4, label="Q")
+        every = max(1, math.ceil(len(column.labels) / 12))
+        names = [_plain_text(_short(label, 18)) for label in column.labels]
+        axis.set_xticks(list(at)[::every], names[::every], rotation=60, ha="right", fontsize=7)
+        axis.set_title(_plain_text(_short(column.name, 30)))
+        axis.legend(frameon=False)
+    return figure
+
+
+def _plain_text(text: str) -> str:
+    """A dollar sign would begin mathematics."""
+    return text.replace("$", r"\$")

@@ -1,0 +1,279 @@
+"""DuckDB and a real local Spark against a Python oracle that counts one value at a time: the same edges, the same counts, in every type."""
+
+import datetime as dt
+import math
+from collections import Counter
+from decimal import Decimal
+from fractions import Fraction
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+
+from kullback._compare.tables import compare_tables, profile
+from kullback._compare.tables.columns import Bins, Cut, quantile_bins
+from kullback._compare.tables.engines import duckdb as duckdb_engine
+from kullback._compare.tables.engines import spark as spark_engine
+from kullback._compare.tables.sources import find
+
+HOSTILE = '"; DROP TABLE raw; -- `x`.y\n'
+EPOCH = dt.datetime(1970, 1, 1, tzinfo=dt.timezone.utc)
+PAIRS = [("float", HOSTILE), ("boolean", "zoned"), ("empty", "decimal")]
+
+
+def table(seed, n):
+    rng = np.random.default_rng(seed)
+
+    def pick(values, size=n):
+        return [values[i] for i in rng.integers(0, len(values), size)]
+
+    special = [None, math.nan, math.inf, -math.inf, -0.0, 0.0, 5e-324, -5e-324, 1.7976931348623157e308, 0.1, 0.1]
+    texts = [None, "", " ", "é", "e\u0301", "\U0001f600", "o'b", 'q"q', "a\\b", "x\0y", "ſ", "s", "NULL", "nan", "%", "\u202e"]
+    texts += ["a" * 5000, "z"]
+    start = dt.datetime(1969, 12, 31, 23, 59, 59, 999_999)
+    old = dt.datetime(1900, 1, 1)
+    moments = [None, start, start + dt.timedelta(microseconds=1)]
+    moments += [old + dt.timedelta(seconds=int(x), microseconds=7) for x in rng.integers(0, 6e9, 90)]
+    return pa.table(
+        {
+            "float": pa.array(pick(special + list(rng.normal(size=60).round(2))), pa.float64()),
+            "single": pa.array(pick([None, 0.1, float("nan"), *rng.normal(size=40)]), pa.float32()),
+            "integer": pa.array(pick([None, -(2**63), 2**63 - 1, 0, 1, 2, 2**53 + 1]), pa.int64()),
+            "small": pa.array(pick([None, -3, -2, 0, 5]), pa.int8()),
+            "unsigned": pa.array(pick([None, 0, 2**63, 2**64 - 1, 2**64 - 2, 7]), pa.uint64()),
+            "decimal": pa.array(pick([None, *(Decimal(int(x)).scaleb(-3) for x in rng.integers(-4000, 4000, 50))]), pa.decimal128(20, 3)),
+            "huge": pa.array(pick([None, Decimal(10**37), Decimal(10**37 + 1), Decimal(-(10**37)), Decimal(5)]), pa.decimal128(38, 0)),
+            "boolean": pa.array(pick([None, True, False, False])),
+            HOSTILE: pa.array(pick(texts)),
+            "date": pa.array(pick([None, *(dt.date(1960, 1, 1) + dt.timedelta(days=int(x)) for x in rng.integers(0, 9000, 40))])),
+            "naive": pa.array(pick(moments), pa.timestamp("us")),
+            "zoned": pa.array(pick(moments), pa.timestamp("us", tz="America/New_York")),
+            "empty": pa.array([None] * n, pa.float64()),
+            "list": pa.array([[1]] * n),
+        }
+    )
+
+
+def value(x):
+    """What is compared: a number as a fraction, a time as whole microseconds; None, NaN and the infinities as they are."""
+    if isinstance(x, dt.datetime):
+        x = x.replace(tzinfo=dt.timezone.utc) if x.tzinfo is None else x
+        return Fraction((x - EPOCH) // dt.timedelta(microseconds=1))
+    if isinstance(x, dt.date):
+        return Fraction((x - EPOCH.date()).days * 86_400_000_000)
+    if x is None or (isinstance(x, float) and not math.isfinite(x)):
+        return x
+    return Fraction(x)
+
+
+def index(bins, x):
+    """The bin of a value, by its definition."""
+    if bins.kind == "none":
+        return 0 if x is not None else 1
+    if x is None:
+        return len(bins) - 1
+    if bins.kind == "boolean":
+        return int(x)
+    if bins.kind == "text":
+        return bins.levels.index(x) if x in bins.levels else len(bins.levels)
+    x, first = value(x), len(bins.cuts) + 1
+    if isinstance(x, float):
+        return first + (2 if math.isnan(x) else int(x > 0))
+    return sum(x >= Fraction(cut.value) if cut.below else x > Fraction(cut.value) for cut in bins.cuts)
+
+
+def edges_of(values, bins):
+    ordered = sorted(x for x in map(value, values) if isinstance(x, Fraction))
+    n = len(ordered)
+    return [ordered[r - 1] for r in sorted({-(-k * n // bins) for k in range(1, bins)} - {n, 0})]
+
+
+def quiet(name):
+    pass
+
+
+@pytest.fixture(scope="module")
+def files(tmp_path_factory):
+    folder = tmp_path_factory.mktemp("data [1]{a},b")  # characters that patterns are made of
+    paths = [folder / f"{name}*.parquet" for name in "pq"]
+    for path, seed, n in zip(paths, (1, 2), (700, 500)):
+        pq.write_table(table(seed, n), path)
+    return paths
+
+
+@pytest.fixture(scope="module")
+def spark():
+    from pyspark.sql import SparkSession
+
+    settings = {"spark.ui.enabled": "false", "spark.sql.shuffle.partitions": "2", "spark.driver.memory": "1g"}
+    builder = SparkSession.builder.master("local[2]").appName("kullback tests")
+    for name, text in settings.items():
+        builder = builder.config(name, text)
+    session = builder.getOrCreate()
+    session.sparkContext.setLogLevel("OFF")
+    # Not UTC, as users' sessions are not: nothing may depend on it.
+    session.conf.set("spark.sql.session.timeZone", "Asia/Tokyo")
+    yield session
+    session.stop()
+
+
+def opened(engine, source, side="P"):
+    found = find(source, side)
+    if engine == "spark":
+        return spark_engine.open_table(found, side, master=None, delimiter=None)
+    return duckdb_engine.open_table(found, side, memory="500MB", delimiter=None)
+
+
+@pytest.fixture(scope="module", params=["duckdb", "spark"])
+def both(request, files, spark):
+    tables = [opened(request.param, file, side) for file, side in zip(files, "PQ")]
+    yield tables
+    for each in tables:
+        each.close()
+
+
+NAMES = [name for name in table(0, 1).column_names if name != "list"]
+
+
+@pytest.fixture(scope="module")
+def bins(both):
+    return both[0].edges(NAMES, bins=7, levels=6, step=quiet)
+
+
+def test_edges_are_order_statistics(both, bins, files):
+    assert both[0].types["list"].kind == ""
+    given = pq.ParquetFile(files[0]).read()
+    for name in NAMES:
+        values = given.column(name).to_pylist()
+        if bins[name].cuts:
+            found = edges_of(values, 7)
+            assert [(Fraction(cut.value), cut.below) for cut in bins[name].cuts] == [
+                (Fraction(cut.value), cut.below) for cut in quantile_bins("number", found).cuts
+            ], name
+    assert sum(bool(of.cuts) for of in bins.values()) == 10
+    by_count = Counter(x for x in given.column(HOSTILE).to_pylist() if x is not None)
+    ranked = sorted(by_count.items(), key=lambda kv: (-kv[1], kv[0]))
+    assert bins[HOSTILE].levels == tuple(level for level, n in ranked[:6] if n > ranked[6][1])
+    assert bins[HOSTILE].pooled == len(by_count) - len(bins[HOSTILE].levels)
+    assert bins["empty"].kind == "none"
+
+
+@pytest.mark.parametrize("side", [0, 1], ids="PQ")
+def test_counts_are_those_of_python(both, bins, files, side):
+    found = both[side].counts(bins, PAIRS, step=quiet)
+    given = pq.ParquetFile(files[side]).read()
+    assert found.rows == given.num_rows
+    where = {name: [index(bins[name], x) for x in given.column(name).to_pylist()] for name in NAMES}
+    for name in NAMES:
+        by_bin = Counter(where[name])
+        assert found.columns[name] == [by_bin[i] for i in range(len(bins[name]))], name
+    for a, b in PAIRS:
+        assert found.pairs[a, b] == Counter(zip(where[a], where[b]))
+
+
+def test_edges_of_another_type_compare_as_real_numbers(both, files):
+    """Cuts of a float reference on integer and decimal columns, of decimals on floats: never by rounding either."""
+    of = Bins("number", (Cut(-2.5), Cut(0.1, True), Cut(0.1), Cut(1e300)))
+    tenth = Decimal("0.1")  # between two floats
+    decimal = Bins("number", (Cut(Decimal("-1.0005")), Cut(tenth, True), Cut(tenth), Cut(Decimal(10**37)), Cut(10**39)))
+    given = pq.ParquetFile(files[0]).read()
+    for name in ("float", "single", "integer", "small", "unsigned", "decimal", "huge"):
+        for bins in (of, decimal):
+            by_bin = Counter(index(bins, x) for x in given.column(name).to_pylist())
+            assert both[0].counts({name: bins}, [], step=quiet).columns[name] == [by_bin[i] for i in range(len(bins))], name
+
+
+@pytest.mark.parametrize("engine", ["duckdb", "spark"])
+def test_columns_too_long_to_sort(engine, files, spark, monkeypatch, bins):
+    """The way of a hundred million rows, on few: a sample of about 50 rows, and brackets."""
+    monkeypatch.setattr({"duckdb": duckdb_engine, "spark": spark_engine}[engine], "SAMPLE", 50)
+    each = opened(engine, files[0])
+    numbers = ["float", "integer", "unsigned", "decimal", "naive"]
+    assert each.edges(numbers, bins=7, levels=6, step=quiet) == {name: bins[name] for name in numbers}
+    each.close()
+
+
+def test_figures_are_identical_in_both(files, spark):
+    options = {"pairs": PAIRS, "columns": NAMES}
+    first, second = (compare_tables(*files, engine=engine, **options) for engine in ("duckdb", "spark"))
+    for column in (*first.columns, *first.pairs):
+        other = second[column.name]
+        assert (column.p, column.q, column.figures, column.test, column.labels) == (
+            other.p,
+            other.q,
+            other.figures,
+            other.test,
+            other.labels,
+        )
+
+
+TEXT = '''id,code,amount,ok,day,at,zoned,note,none,mixed,bad day
+1,007,1.5,true,2024-01-31,2024-01-31 10:00:00,2024-01-31T10:00:00+02:00,a,,1,2024-02-30
+-2,010,NA,FALSE,1999-12-31,2024-01-31T10:00,2024-01-31 10:00:00Z,"",,x,2024-01-01
+3,100,-inf,false,,1969-01-01 00:00:00.000001,1969-01-01 00:00:00-11:00,,,2.5,2024-01-01
+,,1e-3,,2024-02-29,,,"line
+break, and ""quotes""",,3,2024-01-01
+'''
+JSON = """{"id": 1, "x": 1.5, "day": "2024-01-01", "s": "a", "b": true, "n": null}
+{"id": 2, "x": null, "day": "2024-01-02", "s": "", "b": false, "n": null}
+"""
+
+
+@pytest.mark.parametrize("engine", ["duckdb", "spark"])
+def test_text_files_have_the_same_types_in_both(engine, tmp_path, spark):
+    (tmp_path / "t.csv").write_text(TEXT * 1, encoding="utf-8")
+    each = opened(engine, tmp_path / "t.csv")
+    kinds = {name: of.kind for name, of in each.types.items()}
+    assert list(kinds.values()) == ["number", "text", "number", "boolean", "time", "time", "time", "text", "none", "text", "text"]
+    bins = each.edges(list(kinds), bins=4, levels=5, step=quiet)
+    found = each.counts(bins, [], step=quiet).columns
+    assert (bins["id"].cuts, found["id"][-1]) == ((Cut(-2), Cut(1)), 1)
+    assert found["amount"][-4:] == [1, 0, 0, 1]  # -inf and NA
+    assert found["ok"] == [2, 1, 1]
+    assert bins["at"].cuts[0].value == -31_536_000_000_000 + 1
+    assert bins["zoned"].cuts[1].value == 1_706_688_000_000_000
+    assert found["note"] == [3, 1]  # the empty text is one, the empty field is missing; each occurs once
+    assert found["none"] == [0, 4]
+    each.close()
+    (tmp_path / "t.jsonl").write_text(JSON)
+    each = opened(engine, tmp_path / "t.jsonl")
+    kinds = {name: of.kind for name, of in each.types.items() if name != "n"}  # Spark calls a column of nulls text, DuckDB JSON
+    assert kinds == {"id": "number", "x": "number", "day": "time", "s": "text", "b": "boolean"}
+    each.close()
+
+
+def test_spark_takes_its_own_tables_and_others(spark):
+    arrow = pa.table({"x": [1, 2, 3, 4], "s": ["a", "a", "b", "b"]})
+    found = compare_tables(spark.createDataFrame(arrow), arrow, engine="spark")
+    assert found["x"].figures.kl_pq == found["s"].figures.kl_pq == 0
+    assert profile(spark.createDataFrame(arrow)).rows == 4
+    assert compare_tables(arrow, spark.createDataFrame(arrow))["s"].p == (2, 2)
+
+
+def test_spark_says_what_is_wrong(tmp_path, spark):
+    (tmp_path / "broken.parquet").write_bytes(b"PAR1 this is not it PAR1")
+    with pytest.raises(ValueError, match=r"P: .*broken\.parquet: .+") as error:
+        opened("spark", tmp_path / "broken.parquet")
+    assert "\n" not in str(error.value)
+    (tmp_path / "ragged.csv").write_text("a,b\n1,2\n3\n")
+    with pytest.raises(ValueError, match=r"ragged\.csv"):
+        opened("spark", tmp_path / "ragged.csv")
+    with pytest.raises(ValueError, match="master is Spark's"):
+        compare_tables("a.csv", "b.csv", master="local[1]")
+
+
+@pytest.mark.parametrize("library", ["pandas", "polars", "polars lazy", "arrow reader"])
+def test_objects(library):
+    arrow = pa.table({"x": [1.0, None, 3.0, 4.0], "s": pa.array(["a", "b", None, "a"]).dictionary_encode(), "b": [True, False, None, True]})
+    given = {
+        "pandas": lambda: arrow.to_pandas().set_index([[7, 8, 9, 10]]),
+        "polars": lambda: __import__("polars").from_arrow(arrow),
+        "polars lazy": lambda: __import__("polars").from_arrow(arrow).lazy(),
+        "arrow reader": lambda: pa.RecordBatchReader.from_batches(arrow.schema, arrow.to_batches()),
+    }[library]()
+    found = compare_tables(given, arrow)
+    assert [column.name for column in found.columns] == ["b", "s", "x"]
+    for column in found.columns:
+        assert column.p == column.q
+        assert column.p[-1] == 1  # missing

@@ -1,0 +1,323 @@
+"""What people give to `compare` and `profile`, and what they are told when it cannot be read. DuckDB; Spark is in test_table_engines.py."""
+
+import gzip
+import json
+import math
+from pathlib import Path
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+
+from kullback._cli import main
+from kullback._compare.tables import compare_tables, is_table, profile
+from kullback._compare.tables.profile import _checksum, read_profile
+from kullback._read import ReadError
+
+ROOT = Path(__file__).resolve().parents[1]
+
+
+@pytest.fixture
+def here(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    return tmp_path
+
+
+def rows(n, shift=0):
+    return pa.table({"x": [(i * 37) % 101 + shift for i in range(n)], "s": [["red", "green", "blue"][i % 3] for i in range(n)]})
+
+
+def fails(p, q="good.csv", **options):
+    """The sentence: one line, with a cause."""
+    Path("good.csv").write_text("x,s\n1,red\n2,red\n")
+    with pytest.raises(ValueError, match=r".") as error:
+        compare_tables(p, q, **options)
+    assert "\n" not in str(error.value)
+    return str(error.value)
+
+
+def test_files_of_every_kind_give_the_same(here):
+    table = rows(300)
+    text = "x,s\n" + "".join(f"{x},{s}\n" for x, s in zip(table["x"].to_pylist(), table["s"].to_pylist()))
+    pq.write_table(table, "t.parquet")
+    Path("t.csv").write_text("\ufeff" + text, encoding="utf-8")
+    Path("t.tsv").write_text(text.replace(",", "\t"))
+    Path("semicolons.csv").write_text(text.replace(",", ";"))
+    Path("odd.csv").write_text(text.replace(",", "^"))
+    with gzip.open("t.csv.gz", "wt") as file:
+        file.write(text)
+    Path("t.jsonl").write_text("".join(json.dumps(row) + "\n" for row in table.to_pylist()))
+    Path("folder/_temporary").mkdir(parents=True)
+    Path("folder/day=1").mkdir()
+    for name, part in (("folder/day=1/a[1].parquet", table[:100]), ("folder/b'.parquet", table[100:])):
+        pq.write_table(part, name)
+    Path("folder/_SUCCESS").touch()
+    Path("folder/_temporary/c.parquet").write_text("half written")
+    for source in ("t.csv", "t.tsv", "semicolons.csv", "t.csv.gz", "t.jsonl", "folder", Path("folder"), "folder/**/*.parquet", "t.parqu*t"):
+        if source == "t.parqu*t":
+            assert not is_table(source)  # its end says nothing
+            continue
+        assert is_table(source), source
+        found = compare_tables("t.parquet", source)
+        assert [column.name for column in found.columns] == ["s", "x"]
+        assert all(column.p == column.q for column in found.columns), source
+    assert compare_tables("t.parquet", "odd.csv", delimiter="^")["x"].q == found["x"].p
+
+
+def test_what_is_a_table():
+    assert is_table("a.csv")
+    assert is_table("s3://bucket/day-*.parquet")
+    assert is_table("ref.json")
+    assert is_table(rows(3))
+    assert is_table(rows(3).to_pandas())
+    assert not is_table("a.npy")
+    assert not is_table([1, 2])
+    assert not is_table(pa.array([1]).to_numpy())
+
+
+def test_wrong_paths(here):
+    assert fails("absent.parquet") == "P: there is no file absent.parquet"
+    assert fails("good.csv", "absent-*.csv") == "Q: no file matches absent-*.csv"
+    Path("notes.txt").write_text("x")
+    assert "cannot tell the format of notes.txt" in fails("notes.txt")
+    Path("folder").mkdir()
+    assert "the folder folder holds no table" in fails("folder")
+    Path("folder/a.csv").write_text("x\n1\n")
+    Path("folder/b.jsonl").write_text('{"x": 1}\n')
+    assert "files of different formats (csv and jsonl)" in fails("folder")
+    with pytest.raises(TypeError, match="P is a int"):
+        compare_tables(1, "good.csv")
+
+
+def test_empty_and_broken_files(here):
+    Path("empty.csv").touch()
+    assert fails("empty.csv") == "P: empty.csv is empty"
+    Path("header.csv").write_text("x,s\n")
+    assert fails("header.csv") == "P: header.csv has no rows"
+    pq.write_table(rows(0), "none.parquet")
+    assert fails("none.parquet") == "P: none.parquet has no rows"
+    assert "has no rows" in fails(rows(0))
+    pq.write_table(rows(1000), "cut.parquet")
+    whole = Path("cut.parquet").read_bytes()
+    Path("cut.parquet").write_bytes(whole[: len(whole) // 2])
+    assert fails("cut.parquet") == "P: No magic bytes found at end of file 'cut.parquet'"
+    Path("flipped.parquet").write_bytes(whole[:4] + bytes(b ^ 0x5A for b in whole[4:900]) + whole[900:])
+    assert "flipped.parquet" in fails("flipped.parquet")
+    Path("broken.jsonl").write_text('{"x": 1}\n{"x": \n')
+    assert "broken.jsonl" in fails("broken.jsonl")
+    Path("blank.csv").write_text("\n\n")
+    assert "has no header line" in fails("blank.csv")
+
+
+def test_csv_that_is_not_whole(here):
+    Path("ragged.csv").write_text("x,s\n1,red\n2\n3,red\n")
+    assert "Line: 3" in fails("ragged.csv")
+    Path("more.csv").write_text("x,s\n1,red\n2,red,3\n")
+    assert "Line: 3" in fails("more.csv")
+    Path("latin.csv").write_bytes("x,s\n1,r\xe9d\n".encode("latin1"))
+    assert "not UTF-8" in fails("latin.csv")
+    Path("quote.csv").write_text('x,s\n1,"red\n2,red\n')
+    assert "quote.csv" in fails("quote.csv")
+    Path("twice.csv").write_text("x,x\n1,2\n")
+    assert "two columns named 'x'" in fails("twice.csv")
+    Path("zip.csv.gz").write_bytes(b"not gzip")
+    assert "zip.csv.gz" in fails("zip.csv.gz")
+    Path("nul.csv").write_bytes(b"x,s\n1,\0\n")
+    assert "NUL" in fails("nul.csv")
+    Path("parts").mkdir()
+    Path("parts/a.csv").write_text("x,s\n1,red\n")
+    Path("parts/b.csv").write_text("s,x\nred,1\n")
+    assert "parts/b.csv has the columns s, x" in fails("parts")
+
+
+def test_columns_that_do_not_match(here):
+    other = pa.table({"x": ["a", "b"], "s": ["red", "red"], "new": [1, 2]})
+    same = pa.table({"x": [1, 2], "s": ["red", "red"]})
+    assert fails(same, other).startswith("column 'x': it is BIGINT (number) in P and VARCHAR (text) in Q; ")
+    assert fails(same, other, columns=["s", "new"]).startswith("column 'new': only Q has it; ")
+    assert "no column 'nope' on either side; P has 'x', 's'" in fails(same, other, columns=["nope"])
+    found = compare_tables(same, other, common=True)
+    assert [column.name for column in found.columns] == ["s"]
+    assert found.left_out == (("x", "it is BIGINT (number) in P and VARCHAR (text) in Q"), ("new", "only Q has it"))
+    assert fails(same, pa.table({"y": [1]}), common=True) == "the two sides have no column that can be compared"
+    assert "BIGINT[] cannot be compared" in fails(pa.table({"l": [[1]], "x": [1]}), pa.table({"l": [[1]], "x": [1]}), columns=["l"])
+    # Numbers compare with numbers, and what has no value with anything.
+    found = compare_tables(
+        pa.table({"x": [1, 2, 2, 3], "e": pa.nulls(4)}), pa.table({"x": [1.0, 2.0, 2.5, None], "e": ["a", "b", None, None]})
+    )
+    assert found["x"].q == (1, 1, 1, 1)
+    assert (found["e"].p, found["e"].q) == ((0, 4), (2, 2))
+
+
+@pytest.mark.parametrize(
+    ("options", "words"),
+    [
+        ({"bins": 1}, "bins=1"),
+        ({"levels": 0}, "levels=0"),
+        ({"prior": -1}, "prior=-1"),
+        ({"prior": math.nan}, "prior=nan"),
+        ({"base": 1}, "base=1"),
+        ({"engine": "pandas"}, "engine='pandas'"),
+        ({"pairs": ["x"]}, "'x' is not two columns"),
+        ({"pairs": ["x:x"]}, "is not two columns"),
+        ({"pairs": ["x:nope"]}, "'nope'"),
+        ({"memory": "lots"}, "lots"),
+    ],
+)
+def test_options_that_cannot_be(here, options, words):
+    assert words in fails("good.csv", **options)
+
+
+@pytest.mark.parametrize("name", ['"; DROP TABLE raw; --', "a'b", "a`b.c", "x\ny", "é \U0001f600", "select", " x "])
+def test_names_are_only_names(here, name):
+    Path("t.csv").write_text('"' + name.replace('"', '""') + '",s\n1,red\n2,red\n3,blue\n')
+    assert compare_tables("t.csv", "t.csv", pairs=[(name, "s")])[name].p == (1, 1, 1)
+    table = pa.table({name: [1, 2, 3], "i": ["'; --", "'; --", "x"], "x y": [1, 1, 1]})
+    pq.write_table(table, "t.parquet")
+    found = compare_tables("t.parquet", "t.parquet", pairs=[("i", "x y")])
+    assert found[name].p == (1, 1, 1)
+    assert found["i"].labels == ("'; --", "other levels")
+
+
+def test_a_profile_stands_for_its_table(here):
+    before, after = rows(3000), rows(2000, shift=5)
+    made = profile(before, pairs=["x:s"])
+    made.write("ref.json")
+    direct, by_profile = compare_tables(before, after, pairs=["x:s"]), compare_tables("ref.json", after, pairs=["x:s"])
+    for column in (*direct.columns, *direct.pairs):
+        other = by_profile[column.name]
+        assert (column.labels, column.p, column.q, column.figures, column.test) == (
+            other.labels,
+            other.p,
+            other.q,
+            other.figures,
+            other.test,
+        )
+    assert read_profile("ref.json", "P") == made
+    assert compare_tables(made, after)["x"].p == direct["x"].p
+    assert fails("ref.json", "ref.json", pairs=["s:x"]).startswith("the profile pyarrow Table does not have the pair s:x")
+    assert "bins and levels are those of the profile" in fails("ref.json", bins=5)
+
+
+def test_profiles_keep_no_rows(here):
+    secret = [f"person-{i}@example.org" for i in range(500)]
+    profile(pa.table({"mail": secret, "n": [1.25 * i for i in range(500)]})).write("ref.json")
+    text = Path("ref.json").read_text()
+    assert "person" not in text
+    assert len(json.loads(text)["columns"][1]["cuts"]) == 9
+
+
+def test_exact_numbers_survive_json(here):
+    from decimal import Decimal
+
+    table = pa.table(
+        {
+            "d": pa.array([Decimal("0.10"), Decimal("0.20"), Decimal("0.30")] * 4, pa.decimal128(38, 2)),
+            "u": pa.array([2**64 - 1, 2**64 - 2, 2**53 + 1] * 4, pa.uint64()),
+            "f": [0.1, 0.30000000000000004, 5e-324] * 4,
+        }
+    )
+    made = profile(table)
+    made.write("ref.json")
+    assert read_profile("ref.json", "P").bins == made.bins
+    assert all(column.p == column.q for column in compare_tables("ref.json", table).columns)
+
+
+def test_profiles_merge(here):
+    first, second = rows(3000), rows(2000, shift=5)
+    profile(first, pairs=["x:s"]).write("a.json")
+    profile(second, like="a.json").write("b.json")
+    both = profile(["a.json", "b.json"])
+    whole = profile(pa.concat_tables([first, second]), like="a.json")
+    assert (both.rows, both.counts, both.pairs) == (whole.rows, whole.counts, whole.pairs)
+    assert compare_tables("a.json", "b.json")["x"].figures == compare_tables(first, second)["x"].figures
+    profile(second).write("c.json")
+    with pytest.raises(ReadError, match="do not merge: column 'x' differs; profile both over the bins of one, with --like"):
+        profile(["a.json", "c.json"])
+    with pytest.raises(ReadError, match="different bins for column 'x'"):
+        compare_tables("a.json", "c.json")
+
+
+def tampered(change):
+    content = json.loads(Path("ref.json").read_text())
+    change(content)
+    content["checksum"] = _checksum({k: v for k, v in content.items() if k != "checksum"})
+    Path("bad.json").write_text(json.dumps(content))
+    return fails("bad.json")
+
+
+def test_profiles_that_are_not(here):
+    profile(rows(50), pairs=["x:s"]).write("ref.json")
+    text = Path("ref.json").read_text()
+    Path("cut.json").write_text(text[:200])
+    assert "is not JSON, or cut off" in fails("cut.json")
+    Path("other.json").write_text('{"cat": 3}')
+    assert "is JSON, but no profile" in fails("other.json")
+    Path("old.json").write_text(text.replace('"version": 1', '"version": 0'))
+    assert "is a profile of version 0" in fails("old.json")
+    Path("changed.json").write_text(text.replace('"rows": 50', '"rows": 51'))
+    assert "was changed after it was made" in fails("changed.json")
+    assert fails("absent.json") == "P: there is no file absent.json"
+    # By someone who knows how to make the checksum: still nothing but numbers and names get through.
+    assert "do not fit its bins and 51 rows" in tampered(lambda c: c.update(rows=51))
+    assert "is no cut" in tampered(lambda c: c["columns"][0]["cuts"][0].__setitem__(0, "1); DROP TABLE raw"))
+    assert "do not ascend" in tampered(lambda c: c["columns"][0]["cuts"].reverse())
+    assert "the levels of 's'" in tampered(lambda c: c["columns"][1]["levels"].__setitem__(0, 7))
+    assert "no valid profile" in tampered(lambda c: c["columns"][0].pop("counts"))
+    assert "no valid profile" in tampered(lambda c: c["columns"][0]["counts"].__setitem__(0, -5))
+    assert "the cells of x:s do not fit" in tampered(lambda c: c["pairs"][0]["cells"][0].__setitem__(0, 99))
+
+
+@pytest.fixture
+def run(capsys):
+    def call(*arguments):
+        try:
+            code = main(list(map(str, arguments)))
+        except SystemExit as stop:
+            code = stop.code
+        out, err = capsys.readouterr()
+        return code, out, err
+
+    return call
+
+
+def test_the_profile_command(here, run):
+    data = ROOT / "examples" / "data"
+    assert run("profile", data / "last_month.csv", "-o", "a.json", "--pairs", "device:country") == (
+        0,
+        "a.json: 2,000 rows, 7 columns\n",
+        "",
+    )
+    assert run("profile", data / "this_month.csv", "--like", "a.json", "-o", "b.json")[0] == 0
+    assert run("profile", "a.json", "b.json", "-o", "both.json") == (0, "both.json: 3,800 rows, 7 columns\n", "")
+    assert list(read_profile("both.json", "P").pairs) == [("device", "country")]
+    assert (
+        run("profile", data / "last_month.csv", "-o", "c.json", "--columns", "age,amount", "--bins", "4")[1]
+        == "c.json: 2,000 rows, 2 columns\n"
+    )
+    for arguments, words in (
+        (("absent.csv", "-o", "d.json"), "there is no file absent.csv"),
+        (("a.json", "absent.csv", "-o", "d.json"), "several sources must all be profiles"),
+        (("a.json", "b.json", "-o", "d.json", "--bins", "3"), "--bins is for tables"),
+        ((data / "last_month.csv", "-o", "d.csv"), "name it .json"),
+        ((data / "last_month.csv", "-o", "no/such/folder/d.json"), "cannot write no/such/folder/d.json"),
+        ((data / "last_month.csv", "-o", "d.json", "--engine", "pandas"), "invalid choice"),
+    ):
+        code, out, err = run("profile", *arguments)
+        assert (code, out) == (2, "")
+        assert words in err
+        assert err.count("\n") == 1
+    assert not Path("d.json").exists()
+
+
+def test_a_full_disk_leaves_nothing(here):
+    made = profile(rows(50))
+    with pytest.raises(ReadError, match="cannot write"):
+        made.write("/dev/full/x.json")
+    Path("ref.json").write_text("what was there")
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr("os.fsync", lambda handle: (_ for _ in ()).throw(OSError(28, "No space left on device")))
+        with pytest.raises(ReadError, match="No space left on device"):
+            made.write("ref.json")
+    assert Path("ref.json").read_text() == "what was there"
+    assert [path.name for path in here.iterdir()] == ["ref.json"]
