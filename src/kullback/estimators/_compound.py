@@ -42,6 +42,9 @@ class IndependentLaw(Law):
         value = self.base.log_prob(x, like)
         return value.sum(axis=tuple(range(value.ndim - self.count, value.ndim))) if self.count else value
 
+    def from_uniform(self, u: Array) -> Array | None:
+        return self.base.from_uniform(u)
+
     def magnitude(self, x: Array) -> Array:
         size = np.broadcast_to(self.base.magnitude(x), x.shape[: x.ndim - len(self.base.event_shape)])
         return size.sum(axis=tuple(range(size.ndim - self.count, size.ndim))) if self.count else size

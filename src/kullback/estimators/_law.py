@@ -95,6 +95,10 @@ class Law:
     def cdf(self, x: Array) -> Array | None:
         return None
 
+    def from_uniform(self, u: Array) -> Array | None:
+        """Independent uniform numbers, (n, *batch_shape, *event_shape), turned into points; None where there is no such map."""
+        return self.quantile(u) if self.is_scalar else None
+
     def magnitude(self, x: Array) -> Array:
         """Size of the numbers the log-density at x is made of, which is where it is rounded; beside that of the log-density itself."""
         return 0.0
@@ -109,7 +113,9 @@ def numpy_source(rng: Any) -> np.random.Generator:
         return rng
     if rng is None or (isinstance(rng, (int, np.integer)) and not isinstance(rng, bool)):
         return np.random.default_rng(rng)
-    raise TypeError(f"rng is a {type(rng).__name__}: these distributions are drawn with NumPy; pass a numpy.random.Generator or an int")
+    from .adapters import numpy_source_from
+
+    return numpy_source_from(rng)
 
 
 _LOGS: dict[str, Callable[..., Array]] = {
@@ -218,11 +224,30 @@ class NormalVectorLaw(Law):
     def from_normal(self, z: Array) -> Array:
         return self.loc + np.einsum("...ij,...j->...i", self.lower, z)
 
+    def from_uniform(self, u: Array) -> Array:
+        from scipy.special import ndtri
+
+        return self.from_normal(ndtri(u))
+
     def density(self, x: Array) -> Array:
-        lower = np.broadcast_to(self.lower, (*x.shape[1:-1], *self.lower.shape[-2:]))
+        delta = x - self.loc
+        lower = np.broadcast_to(self.lower, (*np.broadcast_shapes(delta.shape[1:-1], self.lower.shape[:-2]), *self.lower.shape[-2:]))
         # All points of one batch element are solved for at once.
-        z = np.linalg.solve(lower, np.moveaxis(np.broadcast_to(x - self.loc, x.shape), 0, -1))
+        z = np.linalg.solve(lower, np.moveaxis(np.broadcast_to(delta, (len(x), *lower.shape[:-1])), 0, -1))
         return np.moveaxis(-0.5 * (z * z).sum(-2), -1, 0) - self._log_det - 0.5 * x.shape[-1] * math.log(2.0 * math.pi)
+
+
+def mass_inside(p: Law, q: Law, shape: tuple[int, ...]) -> Array:
+    """Q's mass on P's support: 1 where that covers Q's, else by Q's distribution function; NaN if that is unknown."""
+    low, high, q_low, q_high = (np.broadcast_to(x, shape) for x in (p.low, p.high, q.low, q.high))
+    whole = (low <= q_low) & (high >= q_high)
+    inside = np.where(whole, 1.0, math.nan)
+    if not whole.all():
+        below, above = np.clip(low - 1.0 if q.discrete else low, q_low - 1.0 if q.discrete else q_low, q_high), np.clip(high, q_low, q_high)
+        values = [q.cdf(x[None]) for x in (below, above)]
+        if values[0] is not None and values[1] is not None:
+            inside = np.where(whole, 1.0, np.broadcast_to(values[1] - values[0], (1, *shape))[0])
+    return inside
 
 
 def host_numbers(x: Any) -> Array:
@@ -231,8 +256,8 @@ def host_numbers(x: Any) -> Array:
     return np.asarray(x if ops is None else ops.to_numpy(x), dtype=np.float64)
 
 
-def law_of(d: Any) -> Law:
-    """The law of a distribution object: by its family where that is known, by its own functions elsewhere."""
+def law_of(d: Any, *, native: bool = False) -> Law:
+    """The law of a distribution object: by its family where that is known, by its own functions elsewhere, or, if `native`, everywhere."""
     if isinstance(d, Law):
         return d
     if isinstance(d, Record):
@@ -244,7 +269,7 @@ def law_of(d: Any) -> Law:
         return _of_scipy(d)
     from .adapters import native_law
 
-    found = _of_record_if_read(d)
+    found = None if native else _of_record_if_read(d)
     return native_law(d) if found is None else found
 
 

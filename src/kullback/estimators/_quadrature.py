@@ -12,7 +12,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from ._law import Law
+from ._law import Law, mass_inside
 from ._terms import EPSILON, terms
 
 Array = Any
@@ -95,7 +95,7 @@ def integrate_kl(p: Law, q: Law, shape: tuple[int, ...], tol: float, budget: int
     cuts = _cuts(p, q, shape, low, high)
     infinite = _exceeds(p, q, shape, cuts, low, high, q_low, q_high)
     pieces = _first_pieces(cuts, low, high)
-    inside = _mass_inside(q, shape, low, high, q_low, q_high)
+    inside = mass_inside(p, q, shape).reshape(size)
     integrals, errors = _evaluate(p, q, pieces, shape)
     nodes = 21 * len(pieces.owner)
     ends, ends_wrong = _beyond_reach(p, q, shape, cuts, low, high)
@@ -126,7 +126,8 @@ def integrate_kl(p: Law, q: Law, shape: tuple[int, ...], tol: float, budget: int
         integrals = np.concatenate([integrals[:, ~chosen], more], 1)
         errors = np.concatenate([errors[:, ~chosen], more_errors], 1)
     value = np.where(infinite, math.inf, np.maximum(value, 0.0))
-    bound = np.where(infinite, 0.0, bound)
+    # Twice what the nodes say, and the last digits of the sum.
+    bound = np.where(infinite | np.isinf(value), 0.0, 2.0 * bound + 4.0 * EPSILON * np.abs(np.where(infinite, 0.0, value)))
     return Integral(value.reshape(shape), bound.reshape(shape), nodes)
 
 
@@ -164,11 +165,11 @@ def _evaluate(p: Law, q: Law, pieces: _Pieces, shape: tuple[int, ...]) -> tuple[
     back[order] = np.arange(len(order))
     found = terms(log_p[back], log_q[back], sizes[back])
     # Near a finite end x is rounded at a part of its distance to it that counts.
-    with np.errstate(divide="ignore", invalid="ignore"):
+    with np.errstate(all="ignore"):
         jitter = np.where((pieces.kind == 2)[:, None], np.spacing(np.abs(pieces.anchor))[:, None] / np.abs(x - pieces.anchor[:, None]), 0.0)
-    jitter = np.where(np.isfinite(jitter), jitter, 0.0)
-    plain_rounding = found.plain_rounding + jitter * (np.abs(found.plain) + found.p)
-    gap_rounding = found.gap_rounding + jitter * (found.gap + found.p + found.q)
+        jitter = np.where(np.isfinite(jitter), jitter, 0.0)
+        plain_rounding = found.plain_rounding + jitter * (np.abs(found.plain) + found.p)
+        gap_rounding = found.gap_rounding + jitter * (found.gap + found.p + found.q)
     values = np.stack([found.p, found.q, found.plain, found.gap, plain_rounding, gap_rounding])
     with np.errstate(invalid="ignore", over="ignore", divide="ignore"):
         f = np.where((weight == 0.0) | ~np.isfinite(weight), 0.0, values * weight)
@@ -182,7 +183,7 @@ def _evaluate(p: Law, q: Law, pieces: _Pieces, shape: tuple[int, ...]) -> tuple[
 
 def _cuts(p: Law, q: Law, shape: tuple[int, ...], low: Array, high: Array) -> Array:
     """Points, sorted, (m, batch), strictly inside P's support (repeated where there are fewer)."""
-    found = [_spread(law, shape, samples) for law, samples in ((p, 2048), (q, 512))]
+    found = [spread(law, shape, samples) for law, samples in ((p, 2048), (q, 512))]
     points = np.concatenate(found)
     size = points.shape[1]
     inside = np.isfinite(points) & (points > low) & (points < high)
@@ -194,7 +195,7 @@ def _cuts(p: Law, q: Law, shape: tuple[int, ...], low: Array, high: Array) -> Ar
     return np.sort(np.where(inside, points, np.broadcast_to(middle, (len(points), size))), axis=0)
 
 
-def _spread(law: Law, shape: tuple[int, ...], samples: int) -> Array:
+def spread(law: Law, shape: tuple[int, ...], samples: int) -> Array:
     """Where a law's mass is: quantiles, those of the components of a mixture, or of samples; and its corners."""
     size = max(1, math.prod(shape))
     points: list[Array] = []
@@ -306,18 +307,6 @@ def _beyond_reach(p: Law, q: Law, shape: tuple[int, ...], cuts: Array, low: Arra
             totals[i] += np.where(good, values[i], 0.0)
             wrong[i] += np.where(good, off[i], 0.0)
     return totals, wrong
-
-
-def _mass_inside(q: Law, shape: tuple[int, ...], low: Array, high: Array, q_low: Array, q_high: Array) -> Array:
-    """Q's mass on P's support: 1 where it covers Q's, else by Q's distribution function; NaN if that is unknown."""
-    whole = (low <= q_low) & (high >= q_high)
-    inside = np.where(whole, 1.0, math.nan)
-    if not whole.all():
-        ends = [np.clip(x, q_low, q_high).reshape(1, *shape) for x in (low, high)]
-        values = [q.cdf(x) for x in ends]
-        if values[0] is not None and values[1] is not None:
-            inside = np.where(whole, 1.0, (np.broadcast_to(values[1] - values[0], (1, *shape))).reshape(-1))
-    return inside
 
 
 def _log_p(p: Law, x: Array, shape: tuple[int, ...]) -> Array:

@@ -92,7 +92,8 @@ class _NativeLaw(Law):
             return None
         u = np.asarray(u, float)
         try:
-            found = self.numpy(self._quantile(self.own(u.reshape(u.shape + (1,) * len(self.batch_shape)) + np.zeros(self.batch_shape))))
+            u = u.reshape(u.shape + (1,) * len(self.batch_shape)) if u.ndim == 1 else u
+            found = self.numpy(self._quantile(self.own(u + np.zeros(self.batch_shape))))
         except Exception:  # a library says in many ways that it has none
             return None
         return None if np.isnan(found).all() else found
@@ -199,12 +200,15 @@ def _double(x: Any) -> Any:
 class _JaxLaw(_NativeLaw):
     library = "jax"
 
-    @contextlib.contextmanager
-    def wide(self) -> Any:
+    @staticmethod
+    def wide() -> Any:
         import jax
 
-        with getattr(jax, "enable_x64", None) and jax.enable_x64(True) or jax.experimental.enable_x64():
-            yield
+        if hasattr(jax, "enable_x64"):
+            return jax.enable_x64(True)
+        from jax.experimental import enable_x64  # before 0.8
+
+        return enable_x64()
 
     def widened(self, d: Any) -> Any:
         import jax
@@ -372,3 +376,20 @@ def _tfp_double(x: Any, single: bool = True) -> Any:
         single = getattr(x, "dtype", None) != tf.float64
         return type(x)(**{k: v if k == "dtype" else _tfp_double(v, single) for k, v in given.items()})
     return x
+
+
+def numpy_source_from(rng: Any) -> np.random.Generator:
+    """NumPy's generator, seeded by another library's random state: for laws that NumPy draws, of whichever library they are."""
+    kind = type(rng)
+    if kind.__module__.startswith("torch") and hasattr(rng, "initial_seed"):
+        import torch  # the generator is moved on by one number
+
+        return np.random.default_rng(int(torch.randint(1 << 62, (), generator=rng, device=rng.device)))
+    if "jax" in kind.__module__:
+        import jax
+
+        data = jax.random.key_data(rng) if jax.dtypes.issubdtype(rng.dtype, jax.dtypes.prng_key) else rng
+        return np.random.default_rng([int(x) for x in np.ravel(np.asarray(data))])
+    if "tensorflow" in kind.__module__ or isinstance(rng, (list, tuple)):
+        return np.random.default_rng([int(x) & 0xFFFFFFFF for x in np.ravel(np.asarray(rng))])
+    raise TypeError(f"rng is a {kind.__name__}: pass an int, a numpy.random.Generator, a torch.Generator, a JAX key or a pair of ints")
