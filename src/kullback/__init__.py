@@ -1,7 +1,8 @@
 """Relative entropy (KL divergence), exact, in the array framework you already use."""
 
-from ._dispatch import kl, relative_entropy
+from ._dispatch import kl, registered_pairs, relative_entropy
 from ._distributions.objects import NoClosedForm
+from ._distributions.users import register_kl
 from ._divergences import jeffreys, js, kl_div, rel_entr, renyi
 from ._entropies import cross_entropy, entropy
 from ._explain import Explanation, explain
@@ -18,6 +19,8 @@ __all__ = [
     "js",
     "kl",
     "kl_div",
+    "register_kl",
+    "registered_pairs",
     "rel_entr",
     "relative_entropy",
     "renyi",

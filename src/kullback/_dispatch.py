@@ -9,6 +9,7 @@ from . import _divergences
 from ._distributions.adapters import is_distribution
 from ._distributions.objects import object_kl
 from ._distributions.registry import is_registered
+from ._distributions.table import OWN, RegisteredPair, closed_forms, families_by_ecosystem
 from ._ops import Array, ops_of
 from ._reduce import check_options
 
@@ -91,3 +92,31 @@ def _estimate(p: Any, q: Any, method: str, reduction: str, base: float | None, t
 
 kl.__doc__ = _divergences.kl.__doc__
 relative_entropy = kl
+
+
+def registered_pairs() -> list[RegisteredPair]:
+    """The pairs `kullback.kl` knows by family, and what they are computed by.
+
+    Each is a record (p, q, ecosystems, kind): the names of the families, the libraries that have both, and "closed form", "yours"
+    (`register_kl`), or, with `method="auto"`, "sum" and "quadrature". Library objects of any other family on the line are integrated too, and
+    all others sampled. `kullback pairs` prints this.
+
+    Examples
+    --------
+    >>> import kullback as kb
+    >>> next(pair for pair in kb.registered_pairs() if pair.p == "Exponential" and pair.q == "Gamma")
+    RegisteredPair(p='Exponential', q='Gamma', ecosystems=('kullback', 'torch', 'numpyro', 'tfp'), kind='closed form')
+    """
+    from .estimators._records import numeric_families
+
+    closed = closed_forms()
+    known = {(pair.p, pair.q) for pair in closed}
+    everywhere = {name: {family.__name__ for family in found} for name, found in families_by_ecosystem().items()}
+    kinds = {name: kind for name, kind in numeric_families().items() if name in everywhere[OWN]}
+    numeric = [
+        RegisteredPair(p, q, tuple(name for name, found in everywhere.items() if p in found and q in found), kind)
+        for p, kind in sorted(kinds.items())
+        for q, other in sorted(kinds.items())
+        if kind == other and (p, q) not in known
+    ]
+    return closed + sorted(numeric, key=lambda pair: pair.kind == "quadrature")

@@ -92,9 +92,7 @@ def most_specific(p: type, q: type, candidates: list[tuple[type, type]]) -> tupl
     }
     if not ranks:
         return None
-    nearest = [
-        pair for pair, (i, j) in ranks.items() if not any(k <= i and m <= j and (k, m) != (i, j) for k, m in ranks.values())
-    ]
+    nearest = [pair for pair, (i, j) in ranks.items() if not any(k <= i and m <= j and (k, m) != (i, j) for k, m in ranks.values())]
     if len(nearest) > 1:
         listed = " and ".join(f"KL({first.__name__}‖{second.__name__})" for first, second in nearest)
         raise TypeError(

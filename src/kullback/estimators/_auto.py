@@ -70,7 +70,9 @@ def _closed(p: Any, q: Any) -> Estimate | None:
         raise TypeError("method='auto' looks at values, so it cannot be traced or compiled: call it outside, or use kullback.kl(p, q)")
     numbers = host_numbers(value)
     digits = "float64" if ops is None or value.dtype == ops.float64 else "float32"
-    return Estimate(plain(numbers), None, 0, "closed form", bound=plain(np.where(np.isinf(numbers), 0.0, _CLOSED[digits] * np.abs(numbers))))
+    return Estimate(
+        plain(numbers), None, 0, "closed form", bound=plain(np.where(np.isinf(numbers), 0.0, _CLOSED[digits] * np.abs(numbers)))
+    )
 
 
 def _numeric(p: Any, q: Any, tol: float | None, budget: int | None, rng: Any) -> Estimate:
@@ -97,7 +99,9 @@ def _numeric(p: Any, q: Any, tol: float | None, budget: int | None, rng: Any) ->
 
 def _is_poor(found: Estimate) -> bool:
     with np.errstate(invalid="ignore"):
-        return bool(np.any(~(np.asarray(found.bound) <= _POOR * np.abs(found.value)) & np.isfinite(found.value) & (np.asarray(found.bound) > 1e-9)))
+        return bool(
+            np.any(~(np.asarray(found.bound) <= _POOR * np.abs(found.value)) & np.isfinite(found.value) & (np.asarray(found.bound) > 1e-9))
+        )
 
 
 def _one_dimensional(p: Law, q: Law, shape: tuple[int, ...], tol: float | None, budget: int | None) -> Estimate | None:
@@ -141,5 +145,3 @@ def scaled(found: Estimate, factor: float) -> Estimate:
     if found.interval is not None:
         changed["interval"] = tuple(x * factor for x in found.interval)
     return dataclasses.replace(found, **changed)
-
-

@@ -69,8 +69,7 @@ class Row(Law):
             raise TypeError("a mixture of discrete and continuous components has neither a density nor a pmf")
         if not self.event_shape:
             self.low, self.high = (
-                np.stack([np.broadcast_to(x, shape) for x in ends], -1)
-                for ends in ([law.low for law in laws], [law.high for law in laws])
+                np.stack([np.broadcast_to(x, shape) for x in ends], -1) for ends in ([law.low for law in laws], [law.high for law in laws])
             )
         tails = [law.tail for law in laws]
         if all(t is not None for t in tails):

@@ -146,8 +146,14 @@ def _normal_vectors(law: Law) -> tuple[Array, Array, Array] | None:
     parts = law if law.mixture is None else law.mixture.parts
     weights = _weights(law)
     if isinstance(parts, NormalVectorLaw):
-        loc, lower = parts.loc, parts.lower
-    elif isinstance(parts, IndependentLaw) and parts.count == 1 and isinstance(parts.base, ScipyLaw) and parts.base.frozen.dist.name == "norm":
+        batch, size = parts.batch_shape, parts.event_shape[0]
+        loc, lower = np.broadcast_to(parts.loc, (*batch, size)), np.broadcast_to(parts.lower, (*batch, size, size))
+    elif (
+        isinstance(parts, IndependentLaw)
+        and parts.count == 1
+        and isinstance(parts.base, ScipyLaw)
+        and parts.base.frozen.dist.name == "norm"
+    ):
         _, loc, scale = parts.base.frozen.dist._parse_args(*parts.base.frozen.args, **parts.base.frozen.kwds)
         loc, scale = (np.broadcast_to(x, parts.base.batch_shape) for x in (loc, scale))
         lower = scale[..., None] * np.eye(loc.shape[-1])
@@ -180,5 +186,3 @@ def _projected(vectors: list[Any], direction: Array, shape: tuple[int, ...]) -> 
     edges = np.sort(np.moveaxis(edges, -1, 0), axis=0)
     values = [(w * ndtr((edges[..., None] - centre) / spread)).sum(-1) for w, centre, spread in lines]
     return np.where(np.any(direction != 0.0, -1), _of_intervals(*values), 0.0)
-
-

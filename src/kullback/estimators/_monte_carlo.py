@@ -92,7 +92,9 @@ def monte_carlo(
 
 def common_shape(p: Law, q: Law, p_name: str, q_name: str) -> tuple[int, ...]:
     if p.event_shape != q.event_shape:
-        raise ValueError(f"events have different shapes: {p_name} has {p.event_shape} and {q_name} {q.event_shape}; events do not broadcast")
+        raise ValueError(
+            f"events have different shapes: {p_name} has {p.event_shape} and {q_name} {q.event_shape}; events do not broadcast"
+        )
     if p.discrete != q.discrete:
         kinds = ["discrete" if law.discrete else "continuous" for law in (p, q)]
         raise ValueError(f"{p_name} is {kinds[0]} and {q_name} {kinds[1]}: they have no densities in common")

@@ -140,7 +140,9 @@ def _choose(totals: Array, wrong: Array, inside: Array) -> tuple[Array, Array, A
         gap = totals[3] + (1.0 - inside)
         # Nodes that have not seen some of Q's mass have not seen what it adds; nor P's.
         missing_q = np.abs(inside - totals[1])
-        gap_bound = wrong[3] + totals[5] + np.where(missing_q < 16.0 * EPSILON + totals[4], 0.0, missing_q) + missing_p * (1.0 + np.abs(totals[2]))
+        gap_bound = (
+            wrong[3] + totals[5] + np.where(missing_q < 16.0 * EPSILON + totals[4], 0.0, missing_q) + missing_p * (1.0 + np.abs(totals[2]))
+        )
         better = np.isfinite(gap) & (gap_bound <= plain_bound)
     return np.where(better, gap, totals[2]), np.where(better, gap_bound, plain_bound), np.where(better, 3, 2)
 

@@ -39,6 +39,12 @@ _SCIPY: dict[str, Any] = {
     "Poisson": lambda s, rate: s.poisson(rate),
 }
 _CORNERS = {"Laplace": 0}
+_COUNTS = ("Bernoulli", "BernoulliLogits", "Binomial", "Geometric", "NegativeBinomial", "Poisson")
+
+
+def numeric_families() -> dict[str, str]:
+    """How two of the families of numbers are computed where there is no closed form: two of counts, two of the line."""
+    return {name: "sum" if name in _COUNTS else "quadrature" for name in _SCIPY}
 
 
 def as_law(record: Record, numbers: dict[str, Array]) -> Law | None:
@@ -74,7 +80,7 @@ def _poisson(rate: Array) -> Tail:
 def _geometric(p: Array) -> Tail:
     with np.errstate(divide="ignore"):
         logs = -np.log1p(-p)
-    return Tail(lambda k: (1.0 - p), lambda k: (np.where(p < 1, logs, 0.0), 0.0))
+    return Tail(lambda k: 1.0 - p, lambda k: (np.where(p < 1, logs, 0.0), 0.0))
 
 
 def _negative_binomial(n: Array, p: Array) -> Tail:

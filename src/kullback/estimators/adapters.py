@@ -344,7 +344,9 @@ class _TfpLaw(_NativeLaw):
             pair = tf.cast(tf.convert_to_tensor(rng), tf.int32)
             if tuple(pair.shape) == (2,):
                 return [pair, 0]
-        raise TypeError(f"rng is a {type(rng).__name__}: {self.name} is TensorFlow's; pass an int or a pair of them, as stateless seeds are")
+        raise TypeError(
+            f"rng is a {type(rng).__name__}: {self.name} is TensorFlow's; pass an int or a pair of them, as stateless seeds are"
+        )
 
     def draw(self, n: int, source: Any) -> Array:
         import tensorflow as tf
