@@ -98,8 +98,8 @@ def registered_pairs() -> list[RegisteredPair]:
     """The pairs `kullback.kl` knows by family, and what they are computed by.
 
     Each is a record (p, q, ecosystems, kind): the names of the families, the libraries that have both, and "closed form", "yours"
-    (`register_kl`), or, with `method="auto"`, "sum" and "quadrature". Library objects of any other family on the line are integrated too, and
-    all others sampled. `kullback pairs` prints this.
+    (`register_kl`), or, with `method="auto"`, "sum" and "quadrature". Library objects of any other family on the line are integrated
+    too, and all others sampled. `kullback pairs` prints this.
 
     Examples
     --------

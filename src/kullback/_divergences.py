@@ -94,7 +94,7 @@ def kl(
         quadrature (the real line), else Monte Carlo. The result is an `estimators.Estimate`, which says how it was made and how far off it
         may be, for each element of the batch; for mixtures with a lower and an upper bound. Numbers, without gradients.
     tol : float, optional
-        With `method`: the relative error to stop at, 1e-9 unless told (of Monte Carlo: the standard error; unless told, it uses its budget).
+        With `method`: the relative error to stop at, 1e-9 unless told (Monte Carlo: the standard error; unless told, the budget is used).
     budget : int, optional
         With `method`: how many terms, nodes or samples at most (10 million; 1 million samples).
     rng : random state, optional

@@ -17,7 +17,10 @@ def add(commands: Any) -> None:
         "pairs",
         help="the pairs of distributions with a formula",
         description="The pairs of families KL(P‖Q) is known for, and the libraries that have both.",
-        epilog="examples:\n  kullback pairs --family Gamma\n  kullback pairs --ecosystem torch --kind sum\n  kullback pairs --markdown > docs/pairs.md",
+        epilog="examples:\n"
+        "  kullback pairs --family Gamma\n"
+        "  kullback pairs --ecosystem torch --kind sum\n"
+        "  kullback pairs --markdown > docs/pairs.md",
         formatter_class=argparse.RawDescriptionHelpFormatter,
         allow_abbrev=False,
     )
@@ -68,7 +71,7 @@ def to_markdown(pairs: Sequence[Any]) -> str:
     lines = [
         "# Pairs of distributions",
         "",
-        "Written by `kullback pairs --markdown` from the registry itself. A dot: the library (or `kullback.distributions`) has both families.",
+        "Written by `kullback pairs --markdown` from the registry itself. A dot: the library (or `kullback.distributions`) has both.",
         "Pairs of your own: `kullback.register_kl`.",
     ]
     told = {

@@ -61,7 +61,7 @@ def kl_of_floats(p: Record, q: Record) -> Array | None:
     return ops.from_float(value, dtype) if type(value) is float and value >= 0.0 else None
 
 
-def _with(kind: type, names: tuple[str, ...], numbers: list[float]) -> Any:
+def _with(kind: Any, names: tuple[str, ...], numbers: list[float]) -> Any:
     """A record; without the frozen dataclass's own way, which takes longer than some formulas."""
     made = kind.__new__(kind)
     made.__dict__.update(zip(names, numbers))

@@ -98,10 +98,9 @@ def _numeric(p: Any, q: Any, tol: float | None, budget: int | None, rng: Any) ->
 
 
 def _is_poor(found: Estimate) -> bool:
+    value, bound = np.asarray(found.value), np.asarray(found.bound)
     with np.errstate(invalid="ignore"):
-        return bool(
-            np.any(~(np.asarray(found.bound) <= _POOR * np.abs(found.value)) & np.isfinite(found.value) & (np.asarray(found.bound) > 1e-9))
-        )
+        return bool(np.any((bound > _POOR * np.abs(value)) & (bound > 1e-9) & np.isfinite(value)) or np.isnan(value).any())
 
 
 def _one_dimensional(p: Law, q: Law, shape: tuple[int, ...], tol: float | None, budget: int | None) -> Estimate | None:
@@ -141,7 +140,7 @@ def _sampled(p: Law, q: Law, shape: tuple[int, ...], tol: float | None, budget: 
 def scaled(found: Estimate, factor: float) -> Estimate:
     """The same in another unit."""
     parts = ("value", "stderr", "bound", "lower", "upper")
-    changed = {name: None if getattr(found, name) is None else getattr(found, name) * factor for name in parts}
+    changed: dict[str, Any] = {name: None if getattr(found, name) is None else getattr(found, name) * factor for name in parts}
     if found.interval is not None:
         changed["interval"] = tuple(x * factor for x in found.interval)
     return dataclasses.replace(found, **changed)

@@ -34,7 +34,7 @@ def bounds(p: Law, q: Law, p_object: Any, q_object: Any, shape: tuple[int, ...])
 
 
 def upper_bound(p: Law, q: Law, p_object: Any, q_object: Any, shape: tuple[int, ...]) -> Array | None:
-    """Σ φ_ab [log(φ_ab/ψ_ab) + KL(f_a‖g_b)], for weights φ that add up to P's over b and ψ that add up to Q's over a; made small in turns."""
+    """Σ φ_ab [log(φ_ab/ψ_ab) + KL(f_a‖g_b)], for any φ that adds up to P's weights over b, and ψ to Q's over a; made small in turns."""
     between = _between(p, q, p_object, q_object)
     if between is None:
         return None
@@ -105,7 +105,8 @@ def lower_bound(p: Law, q: Law, shape: tuple[int, ...]) -> Array | None:
         values = [law.cdf(edges) for law in (p, q)]
         if values[0] is None or values[1] is None:
             return None
-        return _of_intervals(*(np.broadcast_to(x, edges.shape) for x in values))
+        first, second = (np.broadcast_to(np.asarray(x), edges.shape) for x in values)
+        return _of_intervals(first, second)
     vectors = [_normal_vectors(law) for law in (p, q)]
     if vectors[0] is None or vectors[1] is None:
         return None
@@ -148,12 +149,7 @@ def _normal_vectors(law: Law) -> tuple[Array, Array, Array] | None:
     if isinstance(parts, NormalVectorLaw):
         batch, size = parts.batch_shape, parts.event_shape[0]
         loc, lower = np.broadcast_to(parts.loc, (*batch, size)), np.broadcast_to(parts.lower, (*batch, size, size))
-    elif (
-        isinstance(parts, IndependentLaw)
-        and parts.count == 1
-        and isinstance(parts.base, ScipyLaw)
-        and parts.base.frozen.dist.name == "norm"
-    ):
+    elif isinstance(parts, IndependentLaw) and parts.count == 1 and isinstance(parts.base, ScipyLaw) and parts.base.name == "Normal":
         _, loc, scale = parts.base.frozen.dist._parse_args(*parts.base.frozen.args, **parts.base.frozen.kwds)
         loc, scale = (np.broadcast_to(x, parts.base.batch_shape) for x in (loc, scale))
         lower = scale[..., None] * np.eye(loc.shape[-1])

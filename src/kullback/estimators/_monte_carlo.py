@@ -54,7 +54,8 @@ def monte_carlo(
     kind : {"k1", "k2", "k3"}
     variates : {"control", "antithetic", "quasi", None}
         "control" subtracts the best multiple of r − 1, whose mean is 0, unless r has too heavy a tail to trust its mean: as good as
-        the better of k1 and k3, or better. "antithetic" draws pairs of opposite quantiles, "quasi" scrambled Sobol points (which in one dimension are stratified), where P has quantiles.
+        the better of k1 and k3, or better. "antithetic" draws pairs of opposite quantiles, "quasi" scrambled Sobol points (which in
+        one dimension are stratified), where P has quantiles.
     tol : float, optional
         Stop as soon as the standard error of every element is at most this.
     progress : bool or function
@@ -131,8 +132,8 @@ class _Moments:
         value, variance = self.mean[0], self.square[0, 0]
         parameters = 1
         if offset is not None:
-            # Where a single sample makes up much of the control's variance it has none to speak of (a ratio with heavy tails): its sample mean
-            # is then off by more than any error bar says, and the control does harm.
+            # Where a single sample makes up much of the control's variance it has none to speak of (a ratio with heavy tails): its sample
+            # mean is then off by more than any error bar says, and the control does harm.
             steady = self.largest**2 <= _LARGEST_SHARE * self.square[1, 1]
             usable = steady & (self.square[1, 1] > 0.0) & np.isfinite(self.square[1, 1]) & np.isfinite(self.square[0, 1])
             slope = np.where(usable, self.square[0, 1] / np.where(usable, self.square[1, 1], 1.0), 0.0)

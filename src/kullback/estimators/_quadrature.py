@@ -8,6 +8,7 @@ taken at the same nodes, ∫ p log(p/q) and ∫ p log(p/q) - p + q (which does n
 from __future__ import annotations
 
 import math
+from itertools import pairwise
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -41,7 +42,7 @@ _WG[1:10:2] = _GAUSS
 _WG[11:21:2] = _GAUSS[::-1]
 
 # Shares of mass at which the line is cut, from either end.
-_SHARES = np.array([1e-14, 1e-8, 1e-4, 1e-2, 0.05, 0.1, 0.2, 0.3, 0.4, 0.5])
+_SHARES = np.array([1e-60, 1e-25, 1e-14, 1e-8, 1e-4, 1e-2, 0.05, 0.1, 0.2, 0.3, 0.4, 0.5])
 # Cuts of the logarithmic variable at the ends; beyond 700 numbers over- or underflow.
 _OUT = np.array([0.0, 1.0, 2.0, 4.0, 8.0, 16.0, 32.0, 64.0, 128.0, 256.0, 690.0])
 _ROUNDS = 60
@@ -54,7 +55,7 @@ class Integral(NamedTuple):
 
 
 class _Pieces(NamedTuple):
-    """Intervals of t, flat: the batch element each belongs to, and x = anchor + sign · (width · t, or width · (e^t - 1), or width · e^-t)."""
+    """Intervals of t, flat: the batch element each belongs to; x = anchor + width · (t, e^t - 1 or e^-t, for kind 0, 1, 2)."""
 
     owner: Array
     kind: Array
@@ -188,9 +189,10 @@ def _cuts(p: Law, q: Law, shape: tuple[int, ...], low: Array, high: Array) -> Ar
     found = [spread(law, shape, samples) for law, samples in ((p, 2048), (q, 512))]
     points = np.concatenate(found)
     size = points.shape[1]
-    inside = np.isfinite(points) & (points > low) & (points < high)
-    own = found[0]
-    centre = np.where(np.isfinite(own) & (own > low) & (own < high), own, np.nan)
+    # Not so near to a finite end that the distance is all rounding: what lies there is extrapolated.
+    margins = [np.where(np.isfinite(end), 200.0 * _least(end), 0.0) for end in (low, high)]
+    inside = np.isfinite(points) & (points > low + margins[0]) & (points < high - margins[1])
+    centre = np.where(inside[: len(found[0])], found[0], np.nan)
     with np.errstate(all="ignore"):
         middle = np.nanmedian(np.where(np.isnan(centre).all(0), 0.5 * (low + high), centre), axis=0)
     middle = np.where(np.isfinite(middle), middle, np.where(np.isfinite(low), low + 1.0, np.where(np.isfinite(high), high - 1.0, 0.0)))
@@ -218,7 +220,7 @@ def spread(law: Law, shape: tuple[int, ...], samples: int) -> Array:
         below, above = source.quantile(_SHARES), source.upper_quantile(_SHARES[:-1])
         if below is not None:
             add(below, extra)
-            add(source.quantile(1.0 - _SHARES[2:-1]) if above is None else above, extra)
+            add(source.quantile(1.0 - _SHARES[4:-1]) if above is None else above, extra)
         if source.corners is not None:
             add(source.corners, extra)
     if not points:
@@ -240,7 +242,7 @@ def _first_pieces(cuts: Array, low: Array, high: Array) -> _Pieces:
     bulk = np.where(bulk > 0.0, bulk, np.maximum(np.abs(cuts[0]), 1.0))
     for end, cut, sign in ((low, cuts[0], -1.0), (high, cuts[-1], 1.0)):
         closed, reach = np.isfinite(end), _reach(end, cut)
-        for a, b in zip(_OUT[:-1], _OUT[1:]):
+        for a, b in pairwise(_OUT):
             # To a finite end by halving the distance, to infinity by doubling it.
             anchor = np.where(closed, end, cut)
             width = np.where(closed, cut - end, sign * bulk)
@@ -263,18 +265,23 @@ def _between(a: Array, b: Array, low: Array, high: Array) -> tuple[Array, ...]:
     return kind, anchor, width, np.zeros(a.shape), right
 
 
+def _least(end: Array) -> Array:
+    """The distance to a finite end below which rounding takes too much of it."""
+    with np.errstate(invalid="ignore"):
+        return np.where(end == 0.0, 1e-300, 2.0**20 * np.spacing(np.abs(np.where(np.isfinite(end), end, 1.0))))
+
+
 def _reach(end: Array, cut: Array) -> Array:
     """How far the logarithmic variable goes towards a finite end before the distance to it is lost among the rounding of numbers."""
     with np.errstate(divide="ignore", invalid="ignore"):
-        least = np.where(end == 0.0, 1e-300, 2.0**20 * np.spacing(np.abs(end)))
-        return np.where(np.isfinite(end), np.maximum(np.log(np.abs(cut - end) / least), 0.0), math.inf)
+        return np.where(np.isfinite(end), np.maximum(np.log(np.abs(cut - end) / _least(end)), 0.0), math.inf)
 
 
 def _beyond_reach(p: Law, q: Law, shape: tuple[int, ...], cuts: Array, low: Array, high: Array) -> tuple[Array, Array]:
     """What lies between the last nodes and finite ends, where densities are powers of the distance: six integrals, and their errors.
 
-    With p = c e^(-αs) per unit of s = t - T, and log(p/q) = r + β s: ∫ p = c/α, ∫ p log(p/q) = c (r/α + β/α²). How constant the exponents are,
-    between T - 2 and T, tells how right that is.
+    With p = c e^(-αs) per unit of s = t - T, and log(p/q) = r + β s: ∫ p = c/α, ∫ p log(p/q) = c (r/α + β/α²). How constant the exponents
+    are, between T - 2 and T, tells how right that is.
     """
     size = cuts.shape[1]
     totals, wrong = np.zeros((6, size)), np.zeros((6, size))

@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 
 from .._distributions.families import Record
-from ._law import CategoricalLaw, Law, NormalVectorLaw, ScipyLaw, Tail
+from ._law import CategoricalLaw, KumaraswamyLaw, Law, NormalVectorLaw, ScipyLaw, Tail
 
 Array = Any
 
@@ -57,6 +57,8 @@ def as_law(record: Record, numbers: dict[str, Array]) -> Law | None:
         return CategoricalLaw(logs)
     if name == "MultivariateNormal" and list(numbers) == ["loc", "scale_tril"]:
         return NormalVectorLaw(*values)
+    if name == "Kumaraswamy" and len(values) == 2:
+        return KumaraswamyLaw(*values)
     if name not in _SCIPY:
         return None
     import scipy.stats
@@ -94,7 +96,7 @@ def _negative_binomial(n: Array, p: Array) -> Tail:
     return Tail(lambda k: p * np.maximum(1.0, (k + n) / (k + 1.0)), steep)
 
 
-_TAILS = {"Poisson": _poisson, "Geometric": _geometric, "NegativeBinomial": _negative_binomial}
+_TAILS: dict[str, Any] = {"Poisson": _poisson, "Geometric": _geometric, "NegativeBinomial": _negative_binomial}
 
 
 def scipy_tail(frozen: Any) -> Tail | None:

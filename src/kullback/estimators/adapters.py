@@ -15,7 +15,7 @@ import numpy as np
 
 from .._distributions.adapters import name_of
 from ._compound import IndependentLaw, MixtureLaw, Row, ZeroInflatedLaw
-from ._law import Law, host_numbers, law_of
+from ._law import KumaraswamyLaw, Law, host_numbers, law_of
 
 Array = Any
 _lock = threading.Lock()
@@ -30,6 +30,8 @@ def native_law(d: Any) -> Law:
         return IndependentLaw(law_of(base), int(d.reinterpreted_batch_ndims), name)
     if kinds & {"MixtureSameFamily", "Mixture", "MixtureGeneral"}:
         return _mixture(d, name)
+    if "Kumaraswamy" in kinds:
+        return KumaraswamyLaw(host_numbers(d.concentration1), host_numbers(d.concentration0))
     if "ZeroInflatedDistribution" in kinds or "ZeroInflatedPoisson" in kinds:
         return ZeroInflatedLaw(host_numbers(d.gate), law_of(d.base_dist), name)
     module = " ".join(cls.__module__ for cls in type(d).__mro__)
@@ -250,8 +252,11 @@ class _JaxLaw(_NativeLaw):
     def density(self, x: Array) -> Array:
         import jax
 
+        # Every new shape is compiled anew: as few of them as can be.
+        rows = 1 << max(len(x) - 1, 63).bit_length()
+        padded = np.concatenate([x, np.broadcast_to(x[:1], (rows - len(x), *x.shape[1:]))])
         with self.wide():
-            return np.asarray(self.d.log_prob(jax.numpy.asarray(x)))
+            return np.asarray(self.d.log_prob(jax.numpy.asarray(padded)))[: len(x)]
 
     def quantile(self, u: Array) -> Array | None:
         with self.wide():
