@@ -143,9 +143,13 @@ def test_transformed_by_different_bijectors():
     holds(auto(p, q), truth, "quadrature")
     p = tfp.distributions.TransformedDistribution(tfp.distributions.Normal(0.0, 1.0), tfp.bijectors.Softplus())
     holds(auto(p, tfp.distributions.LogNormal(0.0, 1.0)), truth, "quadrature")
-    p = distrax.Transformed(distrax.Normal(0.0, 1.0), distrax.Lambda(lambda x: jnp.logaddexp(x, 0.0)))
+    softplus = distrax.Lambda(
+        lambda x: jnp.logaddexp(x, 0.0), lambda y: jnp.log(jnp.expm1(y)), lambda x: -jnp.logaddexp(-x, 0.0), lambda y: -jnp.log(-jnp.expm1(-y)),
+        event_ndims_in=0, is_constant_jacobian=False,
+    )  # fmt: skip
+    p = distrax.Transformed(distrax.Normal(0.0, 1.0), softplus)
     q = distrax.Transformed(distrax.Normal(0.0, 1.0), distrax.Lambda(jnp.exp))
-    assert float(auto(p, q, budget=200_000)) == pytest.approx(float(truth), rel=1e-6)
+    holds(auto(p, q), truth, "quadrature")
 
 
 @pytest.mark.parametrize("scale", [1e-6, 1e-3, 1e3, 1e6])

@@ -303,7 +303,7 @@ def law_of(d: Any, *, native: bool = False) -> Law:
     from .adapters import native_law
 
     found = None if native else _of_record_if_read(d)
-    return native_law(d) if found is None else found
+    return native_law(d, native=native) if found is None else found
 
 
 def _of_record_if_read(d: Any) -> Law | None:

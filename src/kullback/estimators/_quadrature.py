@@ -93,9 +93,9 @@ def can_integrate(p: Law, q: Law) -> bool:
 def integrate_kl(p: Law, q: Law, shape: tuple[int, ...], tol: float, budget: int) -> Integral:
     size = max(1, math.prod(shape))
     low, high, q_low, q_high = (np.broadcast_to(x, shape).reshape(size) for x in (p.low, p.high, q.low, q.high))
-    cuts = _cuts(p, q, shape, low, high)
+    cuts, middle = _cuts(p, q, shape, low, high)
     infinite = _exceeds(p, q, shape, cuts, low, high, q_low, q_high)
-    pieces = _first_pieces(cuts, low, high)
+    pieces = _first_pieces(cuts, middle, low, high)
     inside = mass_inside(p, q, shape).reshape(size)
     integrals, errors = _evaluate(p, q, pieces, shape)
     nodes = 21 * len(pieces.owner)
@@ -184,8 +184,8 @@ def _evaluate(p: Law, q: Law, pieces: _Pieces, shape: tuple[int, ...]) -> tuple[
     return kronrod, np.where(np.isfinite(kronrod), error, 0.0)
 
 
-def _cuts(p: Law, q: Law, shape: tuple[int, ...], low: Array, high: Array) -> Array:
-    """Points, sorted, (m, batch), strictly inside P's support (repeated where there are fewer)."""
+def _cuts(p: Law, q: Law, shape: tuple[int, ...], low: Array, high: Array) -> tuple[Array, Array]:
+    """Points, sorted, (m, batch), strictly inside P's support (repeated where there are fewer), and the middle of P."""
     found = [spread(law, shape, samples) for law, samples in ((p, 2048), (q, 512))]
     points = np.concatenate(found)
     size = points.shape[1]
@@ -196,7 +196,7 @@ def _cuts(p: Law, q: Law, shape: tuple[int, ...], low: Array, high: Array) -> Ar
     with np.errstate(all="ignore"):
         middle = np.nanmedian(np.where(np.isnan(centre).all(0), 0.5 * (low + high), centre), axis=0)
     middle = np.where(np.isfinite(middle), middle, np.where(np.isfinite(low), low + 1.0, np.where(np.isfinite(high), high - 1.0, 0.0)))
-    return np.sort(np.where(inside, points, np.broadcast_to(middle, (len(points), size))), axis=0)
+    return np.sort(np.where(inside, points, np.broadcast_to(middle, (len(points), size))), axis=0), middle
 
 
 def spread(law: Law, shape: tuple[int, ...], samples: int) -> Array:
@@ -232,12 +232,12 @@ def spread(law: Law, shape: tuple[int, ...], samples: int) -> Array:
     return np.concatenate(points)
 
 
-def _first_pieces(cuts: Array, low: Array, high: Array) -> _Pieces:
+def _first_pieces(cuts: Array, middle: Array, low: Array, high: Array) -> _Pieces:
     rows, size = cuts.shape
     owners = np.arange(size)
     found: list[tuple[Array, ...]] = []
     for i in range(rows - 1):
-        found.append((owners, *_between(cuts[i], cuts[i + 1], low, high)))
+        found.append((owners, *_between(cuts[i], cuts[i + 1], low, high, middle)))
     bulk = cuts[-1] - cuts[0]
     bulk = np.where(bulk > 0.0, bulk, np.maximum(np.abs(cuts[0]), 1.0))
     for end, cut, sign in ((low, cuts[0], -1.0), (high, cuts[-1], 1.0)):
@@ -252,16 +252,16 @@ def _first_pieces(cuts: Array, low: Array, high: Array) -> _Pieces:
     return pieces.take((pieces.width != 0.0) & np.isfinite(pieces.width) & np.isfinite(pieces.anchor) & (pieces.right > pieces.left))
 
 
-def _between(a: Array, b: Array, low: Array, high: Array) -> tuple[Array, ...]:
-    """The piece from a to b: straight, or by the logarithm of the distance to a finite end that it is near to, seen from its size."""
-    with np.errstate(invalid="ignore", divide="ignore"):
-        to_low, to_high = (b - low) / (a - low), (high - a) / (high - b)
-        by_low = np.isfinite(low) & (to_low > 8.0) & np.isfinite(to_low)
-        by_high = np.isfinite(high) & (to_high > 8.0) & np.isfinite(to_high) & ~by_low
-        kind = np.where(by_low | by_high, 2.0, 0.0)
-        anchor = np.where(by_low, low, np.where(by_high, high, a))
-        width = np.where(by_low, b - low, np.where(by_high, a - high, b - a))
-        right = np.where(by_low, np.log(to_low), np.where(by_high, np.log(to_high), 1.0))
+def _between(a: Array, b: Array, low: Array, high: Array, middle: Array) -> tuple[Array, ...]:
+    """The piece from a to b: straight, unless it spans several times its distance to a finite end, or to the middle of P: then by the
+    logarithm of that distance, or a tail that falls by many powers within it would not be seen."""
+    kind, anchor, width, right = np.zeros(a.shape), a, b - a, np.ones(a.shape)
+    for centre, near, far in ((low, a, b), (high, b, a), (middle, a, b), (middle, b, a)):
+        with np.errstate(invalid="ignore", divide="ignore"):
+            ratio = (far - centre) / (near - centre)
+            chosen = (kind == 0.0) & np.isfinite(centre) & (ratio > 8.0) & np.isfinite(ratio)
+            kind, anchor = np.where(chosen, 2.0, kind), np.where(chosen, centre, anchor)
+            width, right = np.where(chosen, far - centre, width), np.where(chosen, np.log(np.where(chosen, ratio, 1.0)), right)
     return kind, anchor, width, np.zeros(a.shape), right
 
 

@@ -15,14 +15,14 @@ import numpy as np
 
 from .._distributions.adapters import name_of
 from ._compound import IndependentLaw, MixtureLaw, Row, ZeroInflatedLaw
-from ._law import KumaraswamyLaw, Law, host_numbers, law_of
+from ._law import KumaraswamyLaw, Law, ScipyLaw, host_numbers, law_of
 
 Array = Any
 _lock = threading.Lock()
 
 
-def native_law(d: Any) -> Law:
-    """The law of an object whose family has no record, or is made of other objects."""
+def native_law(d: Any, *, native: bool = False) -> Law:
+    """The law of an object whose family has no record, or is made of other objects; by its own functions alone if `native`."""
     name = name_of(d)
     kinds = {cls.__name__ for cls in type(d).__mro__}
     if "Independent" in kinds:
@@ -30,6 +30,10 @@ def native_law(d: Any) -> Law:
         return IndependentLaw(law_of(base), int(d.reinterpreted_batch_ndims), name)
     if kinds & {"MixtureSameFamily", "Mixture", "MixtureGeneral"}:
         return _mixture(d, name)
+    if "StudentT" in kinds and not native:  # whose quantiles take JAX a minute to compile
+        import scipy.stats
+
+        return ScipyLaw(scipy.stats.t(*(host_numbers(getattr(d, x)) for x in ("df", "loc", "scale"))), name)
     if "Kumaraswamy" in kinds:
         return KumaraswamyLaw(host_numbers(d.concentration1), host_numbers(d.concentration0))
     if "ZeroInflatedDistribution" in kinds or "ZeroInflatedPoisson" in kinds:
