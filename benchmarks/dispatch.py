@@ -2,7 +2,7 @@
 
     python benchmarks/dispatch.py
 
-Writes benchmarks/results/dispatch.csv and the table in docs/benchmarks.md. Both run in turns, in short rounds, and the best round of each counts.
+Writes benchmarks/results/dispatch.csv and the table in docs/benchmarks.md. Both run in turns, in short rounds, and the best of each counts.
 """
 
 from __future__ import annotations

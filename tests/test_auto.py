@@ -144,7 +144,8 @@ def test_transformed_by_different_bijectors():
     p = tfp.distributions.TransformedDistribution(tfp.distributions.Normal(0.0, 1.0), tfp.bijectors.Softplus())
     holds(auto(p, tfp.distributions.LogNormal(0.0, 1.0)), truth, "quadrature")
     softplus = distrax.Lambda(
-        lambda x: jnp.logaddexp(x, 0.0), lambda y: jnp.log(jnp.expm1(y)), lambda x: -jnp.logaddexp(-x, 0.0), lambda y: -jnp.log(-jnp.expm1(-y)),
+        lambda x: jnp.logaddexp(x, 0.0), lambda y: jnp.log(jnp.expm1(y)),
+        lambda x: -jnp.logaddexp(-x, 0.0), lambda y: -jnp.log(-jnp.expm1(-y)),
         event_ndims_in=0, is_constant_jacobian=False,
     )  # fmt: skip
     p = distrax.Transformed(distrax.Normal(0.0, 1.0), softplus)
@@ -282,6 +283,8 @@ def test_the_bound_of_a_cut_sum_is_a_bound():
 
 def test_counts_infinite_and_too_many():
     assert auto(own.Poisson(2.0), own.Binomial(5.0, 0.3)).value == math.inf
+    assert auto(own.Poisson(1e-3), own.Binomial(1000.0, 0.3)).value == math.inf  # the mass beyond 1000 is 1e-5571
+    assert np.isfinite(auto(own.Poisson(0.0), own.Binomial(10.0, 0.3)).value)
     assert auto(td.Poisson(2.0), td.Binomial(5, torch.tensor(0.3))).value == math.inf
     found = auto(own.Poisson(1e9), own.NegativeBinomial(10.0, 0.5), budget=20_000)
     assert "monte carlo" in found.method

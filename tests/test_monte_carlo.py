@@ -74,7 +74,9 @@ def _objects():
         "scipy": (scipy.stats.norm(0, 1), scipy.stats.norm(1, 1.5), lambda: np.random.default_rng(7)),
         "records": (P, Q, lambda: np.random.default_rng(7)),
         "tinygrad records": (
-            own.Normal(tinygrad.Tensor([0.0]), tinygrad.Tensor([1.0])), own.Normal(tinygrad.Tensor([1.0]), tinygrad.Tensor([1.5])), lambda: 7,
+            own.Normal(tinygrad.Tensor([0.0]), tinygrad.Tensor([1.0])),
+            own.Normal(tinygrad.Tensor([1.0]), tinygrad.Tensor([1.5])),
+            lambda: 7,
         ),
         "torch": (td.Normal(0.0, 1.0), td.Normal(1.0, 1.5), lambda: torch.Generator().manual_seed(7)),
         "numpyro": (numpyro.Normal(0.0, 1.0), numpyro.Normal(1.0, 1.5), lambda: jax.random.PRNGKey(7)),
@@ -87,7 +89,7 @@ def _objects():
 @pytest.mark.parametrize("library", list(_objects()))
 def test_every_library_and_its_random_state(library):
     p, q, state = _objects()[library]
-    before = torch.random.get_rng_state(), np.random.get_state()[1].copy()
+    before = torch.random.get_rng_state(), np.random.get_state()[1].copy()  # noqa: NPY002
     first, again = (monte_carlo(p, q, n=20_000, rng=state()) for _ in range(2))
     seeded = [monte_carlo(p, q, n=20_000, rng=seed) for seed in (1, 1, 2)]
     np.testing.assert_array_equal(first.value, again.value)
@@ -97,7 +99,7 @@ def test_every_library_and_its_random_state(library):
         assert np.all(np.abs(found.value - EXACT) <= 4 * found.stderr)
     # Nobody else's random numbers were touched.
     assert torch.equal(before[0], torch.random.get_rng_state())
-    np.testing.assert_array_equal(before[1], np.random.get_state()[1])
+    np.testing.assert_array_equal(before[1], np.random.get_state()[1])  # noqa: NPY002
     with pytest.raises(TypeError, match="rng is a str"):
         monte_carlo(p, q, rng="seed")
 

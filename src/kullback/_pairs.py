@@ -154,6 +154,8 @@ def _tiny(ops: Any, x: Array) -> tuple[float, float]:
 
 def log_quotient(ops: Any, y: Array, x: Array) -> Array:
     """log(y/x) for positive numbers, by one logarithm."""
+    if type(x) is float and x == y:  # the branch not taken, on Python's own floats: not to be paid for
+        return 0.0
     tiny, scale = _tiny(ops, x)
     y_tiny, x_tiny = y < tiny, x < tiny
     quotient = ops.where(y_tiny, y * scale, y) / ops.where(x_tiny, x * scale, x)
@@ -163,6 +165,8 @@ def log_quotient(ops: Any, y: Array, x: Array) -> Array:
 
 def _log1p_remainder(ops: Any, x: Array) -> Array:
     """x - log(1 + x) >= 0 for |x| <= 1/3, where the direct form cancels."""
+    if type(x) is float and x == 0.0:
+        return 0.0
     if _is_float32(ops, x):
         # x^2 (1/2 - x/3 + x^2/4 - ...): no division, which XLA makes the most expensive step of all.
         terms = [(-1.0) ** n / n for n in range(2, 16)]

@@ -26,7 +26,9 @@ def can_sum(p: Law, q: Law) -> bool:
         return False
     if not (np.all(np.isfinite(p.low)) and np.all(np.isfinite(q.low))):
         return False
-    return bool(np.all(np.isfinite(p.high))) or (p.tail is not None and q.tail is not None)
+    if np.all(np.isfinite(p.high)):
+        return True
+    return p.tail is not None and (q.tail is not None or bool(np.all(np.isfinite(q.high))))
 
 
 def sum_kl(p: Law, q: Law, shape: tuple[int, ...], tol: float, budget: int) -> Sum | None:
@@ -42,6 +44,7 @@ def sum_kl(p: Law, q: Law, shape: tuple[int, ...], tol: float, budget: int) -> S
     total, rounding = np.zeros(shape), np.zeros(shape)
     mass_q = np.zeros(shape)
     done, block = 0, 256
+    total = np.where(_exceeds(p, q, shape), math.inf, total)
     while True:
         stop = min(start + block, max(ends) + 1.0)
         k = np.arange(start, stop)
@@ -56,14 +59,24 @@ def sum_kl(p: Law, q: Law, shape: tuple[int, ...], tol: float, budget: int) -> S
         rest = _rest_of_p(p, q, last, log_p[-1], log_q[-1]) + _rest_of_q(q, last, found.q[-1], mass_q)
         small = rest <= np.maximum(tol * total, 4.0 * EPSILON if q.tail is None else EPSILON * EPSILON)
         if np.all(small | ~np.isfinite(total)):
-            return Sum(total, rest + rounding, done)
+            return Sum(total, np.where(np.isinf(total), 0.0, rest + rounding), done)
         if stop > max(ends) or done * size > budget:
             return None
         start, block = stop, min(block * 2, max(256, _BLOCK // size))
 
 
+def _exceeds(p: Law, q: Law, shape: tuple[int, ...]) -> Array:
+    """Has P mass just beyond the last number Q can be? By its logarithm: the mass itself may be too small for a float."""
+    ends = np.broadcast_to(np.where(np.isfinite(q.high), q.high + 1.0, q.low), shape)
+    return (
+        (np.broadcast_to(p.log_prob(ends[None]), (1, *shape))[0] > -math.inf)
+        & (np.broadcast_to(p.high, shape) >= ends)
+        & np.isfinite(q.high)
+    )
+
+
 def _rest_of_p(p: Law, q: Law, k: float, log_p: Array, log_q: Array) -> Array:
-    ended = k >= p.high
+    ended = (k >= p.high) if p.tail is None else (k >= p.high) | (p.tail.ratio(k) == 0.0)
     if np.all(ended):
         return np.zeros(np.shape(log_p))
     if p.tail is None or q.tail is None:
