@@ -21,6 +21,7 @@ check: .venv/ready
 benchmarks: check
 	$(BIN)/python benchmarks/accuracy.py
 	$(BIN)/python benchmarks/cpu.py
+	$(BIN)/python benchmarks/dispatch.py
 
 clean:
 	rm -rf .venv build dist .pytest_cache .mypy_cache .ruff_cache .hypothesis

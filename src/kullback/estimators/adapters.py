@@ -283,8 +283,14 @@ class _NumpyroLaw(_JaxLaw):
 
 class _DistraxLaw(_JaxLaw):
     def read_support(self, d: Any) -> None:
-        # It does not say: where the density is NaN or 0 there is nothing.
         self.discrete = np.issubdtype(np.dtype(d.dtype), np.integer)
+        if hasattr(d, "bijector") and not d.event_shape:
+            # It does not say, but a bijector of numbers is monotone: what it makes of the ends of the base are the ends.
+            base = law_of(d.distribution)
+            with self.wide(), contextlib.suppress(Exception):
+                ends = [np.asarray(d.bijector.forward(np.asarray(x, np.float64)), np.float64) for x in (base.low, base.high)]
+                if not np.isnan(ends).any():
+                    self.low, self.high = np.minimum(*ends), np.maximum(*ends)
 
     def _sample(self, n: int, key: Any) -> Array:
         return np.asarray(self.d.sample(seed=key, sample_shape=(n,)))
