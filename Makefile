@@ -32,6 +32,7 @@ benchmarks: check
 	$(BIN)/python benchmarks/cpu.py
 	$(BIN)/python benchmarks/estimators.py
 	$(BIN)/python benchmarks/compare.py
+	$(BIN)/python benchmarks/dispatch.py
 
 clean:
 	rm -rf .venv build dist .pytest_cache .mypy_cache .ruff_cache .hypothesis

@@ -2,8 +2,9 @@
 
 from ._compare import compare
 from ._compare.comparison import Comparison
-from ._dispatch import kl, relative_entropy
+from ._dispatch import kl, registered_pairs, relative_entropy
 from ._distributions.objects import NoClosedForm
+from ._distributions.users import register_kl
 from ._divergences import jeffreys, js, kl_div, rel_entr, renyi
 from ._entropies import cross_entropy, entropy
 from ._explain import Explanation, explain
@@ -22,6 +23,8 @@ __all__ = [
     "js",
     "kl",
     "kl_div",
+    "register_kl",
+    "registered_pairs",
     "rel_entr",
     "relative_entropy",
     "renyi",

@@ -66,8 +66,8 @@ def kl(
         Arrays of NumPy, PyTorch, JAX, TensorFlow, tinygrad or any `__array_namespace__`; the result is of the same kind, on the
         same device, differentiable and compilable there. NumPy arrays, lists and numbers join the other argument's framework.
         Batch axes broadcast, categories do not. Mappings and Series are aligned by label; a missing label has probability 0.
-        Objects of torch.distributions, TFP, numpyro, distrax and SciPy, and `kullback.distributions`, take `reduction` and `base` only;
-        a pair without a closed form raises `NoClosedForm`.
+        Objects of torch.distributions, TFP, numpyro, distrax and SciPy, and `kullback.distributions`, take `reduction`, `base` and
+        what is below `check` only; a pair without a closed form raises `NoClosedForm`.
     form : {"probs", "log_probs", "logits", "counts"} or a pair of these
         What the numbers are, for both or for p and q in turn. Nothing is guessed.
     axis : int or tuple of int
@@ -89,11 +89,22 @@ def kl(
     check : bool, optional
         Invalid rows (negative, wrong sum, +inf logits, no counts) raise a ValueError where their values are at hand for free: CPU arrays
         outside any tracer. Elsewhere they give NaN. True: also look on an accelerator. False: never look, and accept any sum.
+    method : {"auto"}, optional
+        Of two distribution objects, whether or not they have a closed form: that, else a sum with a proven bound (counts), else adaptive
+        quadrature (the real line), else Monte Carlo. The result is an `estimators.Estimate`, which says how it was made and how far off it
+        may be, for each element of the batch; for mixtures with a lower and an upper bound. Numbers, without gradients.
+    tol : float, optional
+        With `method`: the relative error to stop at, 1e-9 unless told (Monte Carlo: the standard error; unless told, the budget is used).
+    budget : int, optional
+        With `method`: how many terms, nodes or samples at most (10 million; 1 million samples).
+    rng : random state, optional
+        With `method`, for Monte Carlo: as in `estimators.monte_carlo`.
 
     Returns
     -------
     array
         float64 for float64 and integer input, else float32 (half precision is computed and returned in float32).
+        With `method="auto"`, an Estimate.
 
     Notes
     -----

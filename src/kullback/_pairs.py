@@ -44,10 +44,14 @@ ABSENT = 1e4
 LOG_FORMS = ("logits", "log_probs")
 
 
+def _is_float32(ops: Any, x: Array) -> bool:
+    return getattr(x, "dtype", None) == ops.float32  # Python's own floats have no dtype
+
+
 def phi_near(ops: Any, x: Array) -> Array:
     """e^x - 1 - x for |x| <= 1, where the direct form cancels."""
     # x^2 (1/2! + x/3! + x^2/4! + ...), cut below half a unit in the last place.
-    last = 11 if x.dtype == ops.float32 else 19
+    last = 11 if _is_float32(ops, x) else 19
     series = x * (1.0 / math.factorial(last)) + 1.0 / math.factorial(last - 1)
     for n in range(last - 2, 1, -1):
         series = series * x + 1.0 / math.factorial(n)
@@ -145,11 +149,13 @@ def _from_logs(ops: Any, a: Array, b: Array, axes: Any, scale: Array | None) -> 
 
 def _tiny(ops: Any, x: Array) -> tuple[float, float]:
     """Below the first number, quotients may over- or underflow: multiply by the second."""
-    return (2.0**-60, 2.0**90) if x.dtype == ops.float32 else (2.0**-500, 2.0**600)
+    return (2.0**-60, 2.0**90) if _is_float32(ops, x) else (2.0**-500, 2.0**600)
 
 
 def log_quotient(ops: Any, y: Array, x: Array) -> Array:
     """log(y/x) for positive numbers, by one logarithm."""
+    if type(x) is float and x == y:  # the branch not taken, on Python's own floats: not to be paid for
+        return 0.0
     tiny, scale = _tiny(ops, x)
     y_tiny, x_tiny = y < tiny, x < tiny
     quotient = ops.where(y_tiny, y * scale, y) / ops.where(x_tiny, x * scale, x)
@@ -159,7 +165,9 @@ def log_quotient(ops: Any, y: Array, x: Array) -> Array:
 
 def _log1p_remainder(ops: Any, x: Array) -> Array:
     """x - log(1 + x) >= 0 for |x| <= 1/3, where the direct form cancels."""
-    if x.dtype == ops.float32:
+    if type(x) is float and x == 0.0:
+        return 0.0
+    if _is_float32(ops, x):
         # x^2 (1/2 - x/3 + x^2/4 - ...): no division, which XLA makes the most expensive step of all.
         terms = [(-1.0) ** n / n for n in range(2, 16)]
         series = x * terms.pop() + terms.pop()

@@ -15,7 +15,7 @@ from collections.abc import Sequence
 from typing import NoReturn
 
 from .._read import ReadError
-from . import compare, explain, lint, profile
+from . import compare, explain, lint, pairs, profile
 
 # Inline numbers that begin with a minus, which argparse would take for an option.
 _NEGATIVE = re.compile(r"-(\d|\.\d|inf|nan)", re.IGNORECASE)
@@ -65,7 +65,7 @@ def _parser() -> argparse.ArgumentParser:
     parser = _Parser(prog="kullback", description="Relative entropy (KL divergence), exact.", allow_abbrev=False)
     parser.add_argument("--version", action="version", version=f"kullback {__version__}")
     commands = parser.add_subparsers(dest="command", metavar="command", required=True)
-    for command in (compare, explain, lint, profile):
+    for command in (compare, explain, lint, pairs, profile):
         command.add(commands)
     return parser
 

@@ -14,7 +14,9 @@ from .._ops import numpy as numpy_ops
 from . import continuous, discrete, multivariate  # noqa: F401  they register their closed forms
 from .adapters import name_of, read
 from .families import Independent, Record
-from .registry import Found, families_with, find
+from .registry import Found, families_with, find, user_pairs
+from .scalars import kl_of_floats
+from .users import find_user_form
 
 
 class NoClosedForm(NotImplementedError):
@@ -24,20 +26,37 @@ class NoClosedForm(NotImplementedError):
 def _no_closed_form(p: Any, q: Any, first: Record, second: Record) -> NoClosedForm:
     after, before = families_with(type(first))[0], families_with(type(second))[1]
     parts = [f"KL({name_of(p)}‖{name_of(q)}) has no closed form here"]
-    parts += [f"from {name_of(p)} there is one to {', '.join(after)}"] if after else []
-    parts += [f"to {name_of(q)} from {', '.join(before)}"] if before else []
-    return NoClosedForm("; ".join(parts))
+    parts += [f"from {name_of(p)} there is one to {', '.join(after)}" if after else f"from {name_of(p)} there is none"]
+    parts += [f"to {name_of(q)} from {', '.join(before)}" if before else f"to {name_of(q)} none"]
+    return NoClosedForm("; ".join(parts) + _NEXT)
+
+
+_NEXT = "; kullback.kl(p, q, method='auto') computes it numerically, with an error bar, and kullback.register_kl adds a form of your own"
 
 
 def object_kl(p: Any, q: Any) -> Array:
     """One value per batch element."""
-    first, second = read(p), read(q)
+    if user_pairs():
+        function = find_user_form(type(p), type(q))
+        if function is not None:
+            return function(p, q)
+    first, second = _read(p, q)
+    value = kl_of_floats(first, second)
+    if value is not None:
+        return value
     if isinstance(first, Independent) or isinstance(second, Independent):
         return _independent(p, q, first, second)
     found = find(first, second)
     if found is None:
         raise _no_closed_form(p, q, first, second)
     return _evaluate(found)
+
+
+def _read(p: Any, q: Any) -> tuple[Record, Record]:
+    try:
+        return read(p), read(q)
+    except TypeError as error:
+        raise NoClosedForm(f"KL({name_of(p)}‖{name_of(q)}) has no closed form here: {error}{_NEXT}") from None
 
 
 def _independent(p: Any, q: Any, first: Record, second: Record) -> Array:

@@ -1,17 +1,24 @@
-"""Which pairs of families have a closed form, and how one is found."""
+"""Which pairs have a closed form, and how one is found: pairs of families, written here, and pairs of classes that users register.
+
+No duplicates, and no guessing where two of a user's pairs fit equally well: both are errors that name both.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, TypeVar
 
 from .families import Record
 
 Array = Any
 # (ops, P, Q) -> KL(P‖Q), one value per batch element. The parameters of P and Q are arrays of one framework and dtype.
 ClosedForm = Callable[[Any, Any, Any], Array]
+# (P, Q) -> KL(P‖Q), of the objects as they were passed.
+UserForm = Callable[[Any, Any], Array]
+Function = TypeVar("Function", bound=Callable[..., Array])
 
 _closed_forms: dict[tuple[type[Record], type[Record]], ClosedForm] = {}
+_user_forms: dict[tuple[type, type], UserForm] = {}
 
 
 def closed_form(p: type[Record], q: type[Record]) -> Callable[[ClosedForm], ClosedForm]:
@@ -34,6 +41,9 @@ class Found(NamedTuple):
 
 def find(p: Record, q: Record) -> Found | None:
     """The closed form for these two, as they are or as members of another family with the same law."""
+    function = _closed_forms.get((type(p), type(q)))
+    if function is not None:
+        return Found(function, p, q)
     for first in _views(p):
         for second in _views(q):
             function = _closed_forms.get((type(first), type(second)))
@@ -56,3 +66,46 @@ def families_with(p: type[Record]) -> tuple[list[str], list[str]]:
 
 def pairs() -> list[tuple[type[Record], type[Record]]]:
     return list(_closed_forms)
+
+
+# --- users' own ---------------------------------------------------------------------------------------------------------------------------
+
+
+def user_pairs() -> list[tuple[type, type]]:
+    return list(_user_forms)
+
+
+def add_user_form(p: type, q: type, function: UserForm) -> None:
+    _user_forms[p, q] = function
+
+
+def remove_user_form(p: type, q: type) -> None:
+    del _user_forms[p, q]
+
+
+def most_specific(p: type, q: type, candidates: list[tuple[type, type]]) -> tuple[type, type] | None:
+    """The pair of classes that is nearest to (p, q) on both sides; an error where there are several nearest ones."""
+    ranks = {
+        (first, second): (p.__mro__.index(first), q.__mro__.index(second))
+        for first, second in candidates
+        if first in p.__mro__ and second in q.__mro__
+    }
+    if not ranks:
+        return None
+    nearest = [pair for pair, (i, j) in ranks.items() if not any(k <= i and m <= j and (k, m) != (i, j) for k, m in ranks.values())]
+    if len(nearest) > 1:
+        listed = " and ".join(f"KL({first.__name__}‖{second.__name__})" for first, second in nearest)
+        raise TypeError(
+            f"KL({p.__name__}‖{q.__name__}) is ambiguous: {listed} fit equally well; "
+            f"register KL({p.__name__}‖{q.__name__}) itself with kullback.register_kl"
+        )
+    return nearest[0]
+
+
+def user_form(pair: tuple[type, type]) -> UserForm | None:
+    return _user_forms.get(pair)
+
+
+def is_registered(kind: type) -> bool:
+    """Does a user's pair concern this class or one it inherits from?"""
+    return any(cls in kind.__mro__ for pair in _user_forms for cls in pair if cls is not object)

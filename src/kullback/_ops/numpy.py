@@ -50,6 +50,19 @@ def broadcast(arrays: Any) -> Any:
     return np.broadcast_arrays(*arrays)
 
 
+def floats(arrays: Any) -> Any:
+    """Python floats of numbers and arrays without axes, and their common dtype; or None."""
+    kinds = {type(x) if type(x) is not np.ndarray or x.ndim > 0 else x.dtype.type for x in arrays}
+    # A Python float beside float32 is float32: left to the general way.
+    if kinds <= {float, np.float64}:
+        return [float(x) for x in arrays], np.float64
+    return ([float(x) for x in arrays], np.float32) if kinds == {np.float32} else None
+
+
+def from_float(x: float, dtype: Any) -> Any:
+    return dtype(x)
+
+
 def rows_like(v: Any, x: Any, axes: Any) -> Any:
     return np.broadcast_to(v, tuple(1 if i in axes else n for i, n in enumerate(x.shape)))
 

@@ -140,6 +140,27 @@ def host_view(x: Any) -> Any:
     return to_numpy(x)
 
 
+def floats(arrays: Any) -> Any:
+    """Python floats of tensors without axes, if they may be looked at and no derivative is wanted, and their common dtype; or None."""
+    if torch.compiler.is_compiling():
+        return None
+    dtype = float32
+    for x in arrays:
+        if type(x) is not torch.Tensor or x.ndim > 0 or x.requires_grad or not x.is_cpu:
+            return None
+        if x.dtype is float64:
+            dtype = float64
+        elif x.dtype is not float32:
+            return None
+    if not can_look(arrays[0]) or torch.autograd.forward_ad._current_level >= 0:
+        return None
+    return [x.item() for x in arrays], dtype
+
+
+def from_float(x: float, dtype: Any) -> Any:
+    return torch.scalar_tensor(x, dtype=dtype)
+
+
 stack = torch.stack
 
 

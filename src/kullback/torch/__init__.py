@@ -19,6 +19,9 @@ import torch
 from torch import Tensor, nn
 from torch.overrides import handle_torch_function, has_torch_function_variadic
 
+from .._distributions.objects import NoClosedForm, object_kl
+from .._distributions.registry import user_pairs
+from .._distributions.users import find_user_form
 from .._divergences import kl
 from .._forms import parse_form
 from .._literal import literal_sum, literal_terms
@@ -26,7 +29,7 @@ from .._ops import torch as ops
 from .._patching import Patch
 from .._reduce import check_options
 
-__all__ = ["KLDivLoss", "KLLoss", "KLMetric", "install", "kl_div", "patched", "uninstall"]
+__all__ = ["KLDivLoss", "KLLoss", "KLMetric", "install", "kl_div", "kl_divergence", "patched", "uninstall"]
 
 _REDUCTIONS = ("none", "mean", "batchmean", "sum")
 
@@ -202,12 +205,52 @@ class KLLoss(nn.Module):  # type: ignore[misc]
         return ", ".join(f"{name}={getattr(self, name)!r}" for name in shown)
 
 
-_patch = Patch([(nn.functional, "kl_div", kl_div)])
+_their_kl_divergence = torch.distributions.kl.kl_divergence
+
+
+def kl_divergence(p: torch.distributions.Distribution, q: torch.distributions.Distribution) -> Tensor:
+    """`torch.distributions.kl_divergence`, exact: KL(P‖Q) of two distribution objects.
+
+    `kullback.kl` where it has the pair; PyTorch's own, or what was registered with `torch.distributions.register_kl`, where it has not, and
+    where the latter is yours.
+
+    Examples
+    --------
+    >>> from torch.distributions import Gamma, Poisson
+    >>> kl_divergence(Poisson(torch.tensor(0.0)), Poisson(torch.tensor(1.0)))     # PyTorch: NaN
+    tensor(1.)
+    """
+    if _is_yours(type(p), type(q)):
+        return _their_kl_divergence(p, q)
+    try:
+        return object_kl(p, q)
+    except NoClosedForm:
+        return _their_kl_divergence(p, q)
+
+
+def _is_yours(p: type, q: type) -> bool:
+    """Would PyTorch call a function that is not its own, and that no pair registered with us stands in front of?"""
+    if user_pairs() and find_user_form(p, q) is not None:
+        return False
+    found = _their_memo.get((p, q))
+    if found is None:
+        # Their dispatch; it says NotImplemented where nothing fits.
+        found = _their_memo[p, q] = torch.distributions.kl._dispatch_kl(p, q)
+    return found is not NotImplemented and getattr(found, "__module__", "") != torch.distributions.kl.__name__
+
+
+_their_memo = torch.distributions.kl._KL_MEMOIZE
+_patch = Patch([
+    (nn.functional, "kl_div", kl_div),
+    (torch.distributions, "kl_divergence", kl_divergence),
+    (torch.distributions.kl, "kl_divergence", kl_divergence),
+])  # fmt: skip
 install, uninstall = _patch.install, _patch.uninstall
 
 
 def patched() -> Any:
-    """`with kullback.torch.patched():` makes `torch.nn.functional.kl_div` ours, and with it every `nn.KLDivLoss`, existing ones included.
+    """`with kullback.torch.patched():` makes `torch.nn.functional.kl_div` ours, and with it every `nn.KLDivLoss`, existing ones included;
+    and `torch.distributions.kl_divergence`.
 
     For the whole process, until the last such block is left, by an exception or not, on whichever thread. `install()` does it for good,
     `uninstall()` undoes that. Out of reach: `kl_div` that was imported by name before, `torch.kl_div`, graphs already exported

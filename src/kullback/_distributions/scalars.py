@@ -1,0 +1,79 @@
+"""A closed form of two distributions without a batch, on Python's own floats: an operation there costs a fiftieth of a framework's."""
+
+from __future__ import annotations
+
+from dataclasses import fields
+from typing import Any, NamedTuple
+
+from .._ops import Array, ops_of, scalar
+from .._ops import numpy as numpy_ops
+from .families import Record
+from .registry import ClosedForm, find
+
+
+class _Plan(NamedTuple):
+    """How two families are evaluated: names of the parameters of each, the formula, and places of the parameters it holds for."""
+
+    p: tuple[str, ...]
+    q: tuple[str, ...]
+    function: ClosedForm
+    positive: list[int]
+    non_negative: list[int]
+    unit: list[int]
+
+
+# None: the formula needs more than numbers.
+_plans: dict[tuple[type, type], _Plan | None] = {}
+
+
+def kl_of_floats(p: Record, q: Record) -> Array | None:
+    """KL(p‖q), or None where this is no case for it: a batch, a derivative wanted, a parameter at the edge of its range."""
+    kinds = type(p), type(q)
+    if kinds not in _plans:
+        _plans[kinds] = _plan(p, q)
+    plan = _plans[kinds]
+    if plan is None:
+        return None
+    first, second = p.__dict__, q.__dict__
+    given = [first[name] for name in plan.p] + [second[name] for name in plan.q]
+    ops = ops_of(given[0]) or numpy_ops
+    read = ops.floats(given) if hasattr(ops, "floats") else None
+    if read is None:
+        return None
+    numbers, dtype = read
+    for i in plan.positive:
+        if not numbers[i] > 0.0:
+            return None
+    for i in plan.non_negative:
+        if not numbers[i] >= 0.0:
+            return None
+    for i in plan.unit:
+        if not 0.0 <= numbers[i] <= 1.0:
+            return None
+    n = len(plan.p)
+    try:
+        value = plan.function(scalar, _with(kinds[0], plan.p, numbers[:n]), _with(kinds[1], plan.q, numbers[n:]))
+    except (ZeroDivisionError, ValueError, OverflowError):
+        return None
+    except (TypeError, AttributeError):
+        _plans[kinds] = None
+        return None
+    return ops.from_float(value, dtype) if type(value) is float and value >= 0.0 else None
+
+
+def _with(kind: Any, names: tuple[str, ...], numbers: list[float]) -> Any:
+    """A record; without the frozen dataclass's own way, which takes longer than some formulas."""
+    made = kind.__new__(kind)
+    made.__dict__.update(zip(names, numbers))
+    return made
+
+
+def _plan(p: Record, q: Record) -> _Plan | None:
+    found = find(p, q)
+    if found is None or found.p is not p or found.q is not q:
+        return None
+    if any(x.parameter_ndims or x.event_ndim or len(x.parameters()) < len(fields(x)) for x in (p, q)):
+        return None
+    names = [(x, name) for x in (p, q) for name in x.parameters()]
+    places = [[i for i, (x, name) in enumerate(names) if name in getattr(x, kind)] for kind in ("positive", "non_negative", "unit")]
+    return _Plan(tuple(p.parameters()), tuple(q.parameters()), found.function, *places)

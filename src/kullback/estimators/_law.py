@@ -1,0 +1,336 @@
+"""What estimation needs to know of a distribution, the same for every library: a density, a sampler, a support.
+
+`Law` is that; `law_of` makes one of any distribution object. All of it is float64, on the parameters as the object stores them.
+Densities are evaluated here and drawn from; nothing is integrated.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from .._distributions.adapters import name_of, read
+from .._distributions.families import Independent, Record
+from .._ops import ops_of
+
+Array = Any
+
+
+class Tail(NamedTuple):
+    """How a pmf on the integers falls off: bounds of its steps p(k+1)/p(k), which hold from any k on.
+
+    ratio(k): no step at or beyond k is larger. steep(k): (a, b) with |log of the step at j| ≤ a + b log(j + 1) for every j ≥ k.
+    """
+
+    ratio: Callable[[float], Array]
+    steep: Callable[[float], tuple[Array, float]]
+
+
+class Mixture(NamedTuple):
+    """Logs of the weights, the components along the last axis, and the law of all components (which has that axis in its batch)."""
+
+    log_weights: Array
+    parts: Any
+    objects: Any
+
+
+class Law:
+    """A distribution as the estimators see it. Points have shape (n, *batch_shape, *event_shape), densities (n, *batch_shape)."""
+
+    name = ""
+    library = "numpy"
+    batch_shape: tuple[int, ...] = ()
+    event_shape: tuple[int, ...] = ()
+    discrete = False
+    # Where the density is 0 outside of, per batch element, ends included; of numbers only.
+    low: Array = -math.inf
+    high: Array = math.inf
+    tail: Tail | None = None
+    mixture: Mixture | None = None
+    # Points where a density may have a corner, (m, *batch_shape).
+    corners: Array = None
+
+    def source(self, rng: Any) -> Any:
+        """Random state made of what the caller passed, as `draw` takes it."""
+        return numpy_source(rng)
+
+    def draw(self, n: int, source: Any) -> Array:
+        """n points, as arrays of the library."""
+        raise NotImplementedError
+
+    def density(self, x: Array) -> Array:
+        """Logs of the density at points of the library's own kind."""
+        raise NotImplementedError
+
+    def own(self, x: Array) -> Array:
+        """NumPy points as the library's own."""
+        return x
+
+    def numpy(self, x: Array) -> Array:
+        return np.asarray(x, dtype=np.float64)
+
+    def log_prob(self, x: Array, like: Law | None = None) -> Array:
+        """Logs of the density, -inf outside the support. `like` is the law that drew x, if it is not NumPy's."""
+        if like is None or like.library != self.library:
+            x = x if like is None else like.numpy(x)
+            value = self.numpy(self.density(self.own(x)))
+        else:
+            value = self.numpy(self.density(x))
+            x = like.numpy(x)
+        if not self.event_shape:
+            value = np.where((x >= self.low) & (x <= self.high), value, -math.inf)
+        return value
+
+    def quantile(self, u: Array) -> Array | None:
+        """Points below which lie the shares u, (m,) -> (m, *batch_shape); None if unknown."""
+        return None
+
+    def upper_quantile(self, u: Array) -> Array | None:
+        """Points above which lie the shares u."""
+        return None
+
+    def cdf(self, x: Array) -> Array | None:
+        return None
+
+    def from_uniform(self, u: Array) -> Array | None:
+        """Independent uniform numbers, (n, *batch_shape, *event_shape), turned into points; None where there is no such map."""
+        return self.quantile(u) if self.is_scalar else None
+
+    def magnitude(self, x: Array) -> Array:
+        """Size of the numbers the log-density at x is made of, which is where it is rounded; beside that of the log-density itself."""
+        return 0.0
+
+    @property
+    def is_scalar(self) -> bool:
+        return not self.event_shape
+
+
+def numpy_source(rng: Any) -> np.random.Generator:
+    if isinstance(rng, np.random.Generator):
+        return rng
+    if rng is None or (isinstance(rng, (int, np.integer)) and not isinstance(rng, bool)):
+        return np.random.default_rng(rng)
+    from .adapters import numpy_source_from
+
+    return numpy_source_from(rng)
+
+
+_LOGS: dict[str, Callable[..., Array]] = {
+    "laplace": lambda y: -np.abs(y) - math.log(2.0),
+    "pareto": lambda y, b: np.log(b) - (b + 1.0) * np.log(y),
+}
+
+
+class ScipyLaw(Law):
+    """A frozen distribution of scipy.stats on the numbers."""
+
+    def __init__(self, frozen: Any, name: str, tail: Tail | None = None, corners: Array = None) -> None:
+        self.frozen, self.name, self.tail = frozen, name, tail
+        shapes, loc, scale = frozen.dist._parse_args(*frozen.args, **frozen.kwds)
+        parameters = [*shapes, loc, scale]
+        self.discrete = hasattr(frozen.dist, "pmf")
+        self.batch_shape = np.broadcast_shapes(*(np.shape(x) for x in parameters))
+        self.low, self.high = (np.broadcast_to(np.asarray(x, float), self.batch_shape) for x in frozen.support())
+        self.corners = None if corners is None else np.broadcast_to(corners, (1, *self.batch_shape))
+        # log Γ of the shapes, and of counts
+        self._size = sum(np.abs(s) * np.log(2.0 + np.abs(s)) for s in shapes)
+
+    def magnitude(self, x: Array) -> Array:
+        return self._size + np.abs(x) * np.log(2.0 + np.abs(x)) if self.discrete else self._size
+
+    def draw(self, n: int, source: Any) -> Array:
+        return np.asarray(self.frozen.rvs(size=(n, *self.batch_shape), random_state=source), dtype=np.float64)
+
+    def density(self, x: Array) -> Array:
+        with np.errstate(all="ignore"):
+            if self.frozen.dist.name in _LOGS:  # which SciPy takes of a density that has underflown
+                shapes, loc, scale = self.frozen.dist._parse_args(*self.frozen.args, **self.frozen.kwds)
+                return _LOGS[self.frozen.dist.name]((x - loc) / scale, *shapes) - np.log(scale)
+            return self.frozen.logpmf(x) if self.discrete else self.frozen.logpdf(x)
+
+    def quantile(self, u: Array) -> Array:
+        return self._at(self.frozen.ppf, u)
+
+    def upper_quantile(self, u: Array) -> Array:
+        return self._at(self.frozen.isf, u)
+
+    def _at(self, function: Any, u: Array) -> Array:
+        u = np.asarray(u, float)
+        with np.errstate(all="ignore"):
+            return function(u.reshape(u.shape + (1,) * len(self.batch_shape)) if u.ndim == 1 else u) + np.zeros(self.batch_shape)
+
+    def cdf(self, x: Array) -> Array:
+        return self.frozen.cdf(x)
+
+
+class ScipyVectorLaw(Law):
+    """A frozen multivariate distribution of scipy.stats."""
+
+    def __init__(self, frozen: Any, name: str) -> None:
+        self.frozen, self.name = frozen, name
+        self.event_shape = tuple(np.shape(np.squeeze(frozen.rvs(random_state=np.random.default_rng(0)))))
+        self.discrete = hasattr(frozen, "logpmf")
+
+    def draw(self, n: int, source: Any) -> Array:
+        return np.asarray(self.frozen.rvs(size=n, random_state=source), dtype=np.float64).reshape(n, *self.event_shape)
+
+    def density(self, x: Array) -> Array:
+        x = np.moveaxis(x, 0, -1) if type(self.frozen).__name__.startswith("dirichlet") else x
+        with np.errstate(all="ignore"):
+            return np.reshape((self.frozen.logpmf if self.discrete else self.frozen.logpdf)(x), (-1,))
+
+
+class CategoricalLaw(Law):
+    """One of K categories, 0 … K - 1."""
+
+    discrete = True
+
+    def __init__(self, log_weights: Array, name: str = "Categorical") -> None:
+        top = np.max(log_weights, axis=-1, keepdims=True)
+        total = top + np.log(np.sum(np.exp(log_weights - top), axis=-1, keepdims=True))
+        self.logs, self.name = log_weights - total, name
+        self.batch_shape = self.logs.shape[:-1]
+        self.low = np.zeros(self.batch_shape)
+        self.high = np.full(self.batch_shape, self.logs.shape[-1] - 1.0)
+
+    def draw(self, n: int, source: Any) -> Array:
+        edges = np.cumsum(np.exp(self.logs), axis=-1)
+        u = source.random((n, *self.batch_shape, 1)) * edges[..., -1:]
+        return np.sum(u > edges, axis=-1).astype(float)
+
+    def density(self, x: Array) -> Array:
+        index = np.clip(np.nan_to_num(x), 0, self.logs.shape[-1] - 1).astype(int)
+        logs = np.broadcast_to(self.logs, (*index.shape, self.logs.shape[-1]))
+        return np.where(x == index, np.take_along_axis(logs, index[..., None], -1)[..., 0], -math.inf)
+
+
+class KumaraswamyLaw(Law):
+    """Distribution function 1 - (1 - x^a)^b on (0, 1). (PyTorch's own density is that of a base cut at float32's ε.)"""
+
+    name = "Kumaraswamy"
+
+    def __init__(self, a: Array, b: Array) -> None:
+        self.a, self.b = a, b
+        self.batch_shape = np.broadcast_shapes(a.shape, b.shape)
+        self.low, self.high = np.zeros(self.batch_shape), np.ones(self.batch_shape)
+
+    def draw(self, n: int, source: Any) -> Array:
+        return self.quantile(source.random((n, *self.batch_shape)))
+
+    def density(self, x: Array) -> Array:
+        with np.errstate(all="ignore"):
+            power = np.exp(self.a * np.log(x))
+            return np.log(self.a * self.b) + (self.a - 1.0) * np.log(x) + (self.b - 1.0) * np.log1p(-power)
+
+    def _at(self, u: Array) -> Array:
+        u = np.asarray(u, float)
+        return u.reshape(u.shape + (1,) * len(self.batch_shape)) if u.ndim == 1 else u
+
+    def quantile(self, u: Array) -> Array:
+        return (-np.expm1(np.log1p(-self._at(u)) / self.b)) ** (1.0 / self.a)
+
+    def upper_quantile(self, u: Array) -> Array:
+        return (-np.expm1(np.log(self._at(u)) / self.b)) ** (1.0 / self.a)
+
+    def cdf(self, x: Array) -> Array:
+        with np.errstate(all="ignore"):
+            return -np.expm1(self.b * np.log1p(-(np.clip(x, 0.0, 1.0) ** self.a)))
+
+
+class NormalVectorLaw(Law):
+    """Normal vectors, given by their mean and the lower triangular factor of their covariance."""
+
+    name = "MultivariateNormal"
+
+    def __init__(self, loc: Array, lower: Array) -> None:
+        self.batch_shape = np.broadcast_shapes(loc.shape[:-1], lower.shape[:-2])
+        self.event_shape = loc.shape[-1:]
+        self.loc, self.lower = loc, lower
+        self._log_det = np.log(np.diagonal(lower, axis1=-2, axis2=-1)).sum(-1)
+
+    def draw(self, n: int, source: Any) -> Array:
+        return self.from_normal(source.standard_normal((n, *self.batch_shape, *self.event_shape)))
+
+    def from_normal(self, z: Array) -> Array:
+        return self.loc + np.einsum("...ij,...j->...i", self.lower, z)
+
+    def from_uniform(self, u: Array) -> Array:
+        from scipy.special import ndtri
+
+        return self.from_normal(ndtri(u))
+
+    def density(self, x: Array) -> Array:
+        delta = x - self.loc
+        lower = np.broadcast_to(self.lower, (*np.broadcast_shapes(delta.shape[1:-1], self.lower.shape[:-2]), *self.lower.shape[-2:]))
+        # All points of one batch element are solved for at once.
+        z = np.linalg.solve(lower, np.moveaxis(np.broadcast_to(delta, (len(x), *lower.shape[:-1])), 0, -1))
+        return np.moveaxis(-0.5 * (z * z).sum(-2), -1, 0) - self._log_det - 0.5 * x.shape[-1] * math.log(2.0 * math.pi)
+
+
+def mass_inside(p: Law, q: Law, shape: tuple[int, ...]) -> Array:
+    """Q's mass on P's support: 1 where that covers Q's, else by Q's distribution function; NaN if that is unknown."""
+    low, high, q_low, q_high = (np.broadcast_to(x, shape) for x in (p.low, p.high, q.low, q.high))
+    whole = (low <= q_low) & (high >= q_high)
+    inside = np.where(whole, 1.0, math.nan)
+    if not whole.all():
+        below, above = np.clip(low - 1.0 if q.discrete else low, q_low - 1.0 if q.discrete else q_low, q_high), np.clip(high, q_low, q_high)
+        values = [q.cdf(x[None]) for x in (below, above)]
+        if values[0] is not None and values[1] is not None:
+            inside = np.where(whole, 1.0, np.broadcast_to(values[1] - values[0], (1, *shape))[0])
+    return inside
+
+
+def host_numbers(x: Any) -> Array:
+    """Parameters as float64 NumPy arrays."""
+    ops = ops_of(x)
+    return np.asarray(x if ops is None else ops.to_numpy(x), dtype=np.float64)
+
+
+def law_of(d: Any, *, native: bool = False) -> Law:
+    """The law of a distribution object: by its family where that is known, by its own functions elsewhere, or, if `native`, everywhere."""
+    if isinstance(d, Law):
+        return d
+    if isinstance(d, Record):
+        found = _of_record(d)
+        if found is None:
+            raise TypeError(f"kullback.distributions.{type(d).__name__} has no sampler and no density here: pass a library's object")
+        return found
+    if type(d).__module__.startswith("scipy.stats"):
+        return _of_scipy(d)
+    from .adapters import native_law
+
+    found = None if native else _of_record_if_read(d)
+    return native_law(d, native=native) if found is None else found
+
+
+def _of_record_if_read(d: Any) -> Law | None:
+    try:
+        record = read(d)
+    except TypeError:
+        return None
+    if isinstance(record, Independent):
+        return None
+    found = _of_record(record)
+    if found is not None:
+        found.name = name_of(d)
+    return found
+
+
+def _of_scipy(d: Any) -> Law:
+    from ._records import as_law, scipy_tail
+
+    if hasattr(d, "dist") and hasattr(d, "args"):
+        found = _of_record_if_read(d) if d.dist.name in ("poisson", "nbinom", "geom") else None
+        return ScipyLaw(d, d.dist.name, scipy_tail(d)) if found is None else found
+    if hasattr(d, "rvs") and (hasattr(d, "logpdf") or hasattr(d, "logpmf")):
+        return ScipyVectorLaw(d, type(d).__name__.removesuffix("_frozen"))
+    raise TypeError(f"{as_law.__module__ and type(d).__name__} is not a frozen distribution of scipy.stats")
+
+
+def _of_record(record: Record) -> Law | None:
+    from ._records import as_law
+
+    return as_law(record, {name: host_numbers(x) for name, x in record.parameters().items()})
