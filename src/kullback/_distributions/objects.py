@@ -11,7 +11,7 @@ import numpy as np
 from .._forms import float_arrays
 from .._ops import Array, common_ops
 from .._ops import numpy as numpy_ops
-from . import continuous, discrete, multivariate  # noqa: F401  they register their closed forms
+from . import closed  # noqa: F401  it registers the closed forms
 from .adapters import name_of, read
 from .families import Independent, Record
 from .registry import Found, families_with, find

@@ -21,9 +21,9 @@ _SHIFTS = 10
 _STIRLING = {1: 1 / 12, 3: -1 / 360, 5: 1 / 1260, 7: -1 / 1680, 9: 1 / 1188, 11: -691 / 360360}
 
 
-def log_ratio(ops: Any, y: Array, x: Array) -> Array:
-    """log(y/x) of positive numbers, accurate relative to itself."""
-    change = (y - x) / x
+def log_ratio(ops: Any, y: Array, x: Array, difference: Array | None = None) -> Array:
+    """log(y/x) of positive numbers, accurate relative to itself. `difference` is y - x, where the caller has it more accurately."""
+    change = ((y - x) if difference is None else difference) / x
     near = (change < 1.0 / 3.0) & (change > -1.0 / 3.0)
     small = ops.where(near, change, 0.0)
     return ops.where(near, small - _log1p_remainder(ops, small), log_quotient(ops, ops.where(near, 1.0, y), ops.where(near, 1.0, x)))
@@ -109,3 +109,70 @@ def log_gamma(ops: Any, x: Array) -> Array:
     for n in sorted(_STIRLING, reverse=True):
         series = series * over * over + _STIRLING[n]
     return (upper - 0.5) * ops.log(upper) - upper + 0.5 * math.log(2.0 * math.pi) + series * over - ops.log(product)
+
+
+def trigamma(ops: Any, x: Array) -> Array:
+    """ψ'(x) for x > 0."""
+    small = x < _LARGE
+    steps: Any = 0.0
+    for k in range(_SHIFTS):
+        steps = steps + 1.0 / ((x + float(k)) * (x + float(k)))
+    over = 1.0 / (x + ops.where(small, x * 0.0 + float(_SHIFTS), 0.0))
+    square = over * over
+    series: Any = 0.0
+    for n in sorted(_STIRLING, reverse=True):
+        series = series * square + n * (n + 1) * _STIRLING[n]
+    return over + 0.5 * square + series * square * over + ops.where(small, steps, 0.0)
+
+
+def log_gamma_remainder(ops: Any, a: Array, b: Array, difference: Array) -> Array:
+    """R(a, b) = log Γ(b) - log Γ(a) - ψ(a) (b - a) >= 0."""
+    return b * gap(ops, a, b, -difference) + gamma_gap(ops, a, b, difference)
+
+
+def stirling_excess(ops: Any, x: Array) -> Array:
+    """log Γ(x) - [(x - 1/2) log x - x + log(2π)/2] > 0."""
+    small = x < _LARGE
+    far = ops.where(small, _LARGE, x)
+    near = ops.where(small, x, 1.0)
+    series: Any = 0.0
+    for n in sorted(_STIRLING, reverse=True):
+        series = series / (far * far) + _STIRLING[n]
+    direct = log_gamma(ops, near) - ((near - 0.5) * ops.log(near) - near + 0.5 * math.log(2.0 * math.pi))
+    return ops.where(small, direct, series / far)
+
+
+def gamma_entropy_gap(ops: Any, k: Array) -> Array:
+    """log(2πe k)/2 - (k + log Γ(k) + (1 - k) ψ(k)) > 0: by how much Gamma(k, 1) has less entropy than the normal law of its variance, 1/(3k) + ..."""
+    return 1.0 / (3.0 * k) + gamma_entropy_gap_rest(ops, k)
+
+
+def gamma_entropy_gap_rest(ops: Any, k: Array) -> Array:
+    """That less 1/(3k), of order 1/k²."""
+    # With s from Stirling's series: 1/(2k) - s(k) - (1 - k) s'(k), s' = -Σ n c_n / k^(n+1).
+    small = k < _LARGE
+    far, near = ops.where(small, _LARGE, k), ops.where(small, k, 1.0)
+    over = 1.0 / far
+    square = over * over
+    series: Any = 0.0
+    for n in sorted(_STIRLING, reverse=True):
+        # -(n + 1) c_n / k^n, whose first term is part of 1/(3k), and n c_n / k^(n+1)
+        series = series * square + (n * _STIRLING[n] - (0.0 if n == 1 else (n + 1) * _STIRLING[n]) * far)
+    entropy = near + log_gamma(ops, near) + (1.0 - near) * digamma(ops, near)
+    direct = 0.5 * math.log(2.0 * math.pi * math.e) + 0.5 * ops.log(near) - entropy - 1.0 / (3.0 * near)
+    return ops.where(small, direct, series * square)
+
+
+def log_gamma_entropy_gap(ops: Any, k: Array) -> Array:
+    """The same of the law of log x, x ~ Gamma(k, 1), whose variance is ψ'(k): ψ(k) - log k + log(k ψ'(k))/2 + gamma_entropy_gap(k) > 0."""
+    small = k < _LARGE
+    far, near = ops.where(small, _LARGE, k), ops.where(small, k, 1.0)
+    over = 1.0 / far
+    square = over * over
+    mean: Any = 0.0
+    variance: Any = 0.0
+    for n in sorted(_STIRLING, reverse=True):
+        mean, variance = mean * square - n * _STIRLING[n], variance * square + n * (n + 1) * _STIRLING[n]
+    series = mean * square - 0.5 * over + 0.5 * ops.log1p(0.5 * over + variance * square)
+    direct = digamma(ops, near) - ops.log(near) + 0.5 * ops.log(near * trigamma(ops, near))
+    return ops.where(small, direct, series) + gamma_entropy_gap(ops, k)

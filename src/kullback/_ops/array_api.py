@@ -12,13 +12,13 @@ class Namespace:
     """The names of `Ops`, bound to the functions of one array API namespace."""
 
     exact_float32 = True
-    call_host = None
+    call_host = double = None
 
     def __init__(self, xp: Any) -> None:
         self.xp = xp
         self.name = xp.__name__
         self.float32, self.float64 = xp.float32, xp.float64
-        self.exp, self.log, self.log1p, self.isnan = xp.exp, xp.log, xp.log1p, xp.isnan
+        self.exp, self.log, self.log1p, self.sin, self.isnan = xp.exp, xp.log, xp.log1p, xp.sin, xp.isnan
         self.where, self.total, self.mean = xp.where, xp.sum, xp.mean
         self.astype = xp.astype
 
@@ -98,6 +98,15 @@ class Namespace:
 
     def solve_lower(self, matrix: Any, x: Any) -> Any:
         return self.xp.linalg.solve(matrix, x)
+
+    def matmul(self, x: Any, y: Any) -> Any:
+        return self.xp.matmul(x, y)
+
+    def transpose(self, x: Any) -> Any:
+        return self.xp.matrix_transpose(x)
+
+    def cholesky(self, x: Any) -> Any:
+        return self.xp.linalg.cholesky(x)
 
     def host_view(self, x: Any) -> Any:
         return None

@@ -13,7 +13,7 @@ import numpy as np
 name = "JAX"
 exact_float32 = True
 float32, float64 = jnp.float32, jnp.float64
-exp, log, log1p, isnan, where = jnp.exp, jnp.log, jnp.log1p, jnp.isnan, jnp.where
+exp, log, log1p, sin, isnan, where = jnp.exp, jnp.log, jnp.log1p, jnp.sin, jnp.isnan, jnp.where
 total, mean, length, squeeze, expand = jnp.sum, jnp.mean, len, jnp.squeeze, jnp.expand_dims
 stop_gradient, to_numpy = jax.lax.stop_gradient, np.asarray
 
@@ -97,7 +97,7 @@ def host_view(x: Any) -> Any:
     return None
 
 
-stack = jnp.stack
+stack, matmul = jnp.stack, jnp.matmul
 
 
 def diagonal(x: Any) -> Any:
@@ -108,6 +108,24 @@ def solve_lower(matrix: Any, x: Any) -> Any:
     batch = jnp.broadcast_shapes(matrix.shape[:-2], x.shape[:-2])
     matrix, x = (jnp.broadcast_to(a, batch + a.shape[-2:]) for a in (matrix, x))
     return jax.lax.linalg.triangular_solve(matrix, x, left_side=True, lower=True)
+
+
+def transpose(x: Any) -> Any:
+    return jnp.swapaxes(x, -1, -2)
+
+
+def cholesky(x: Any) -> Any:
+    return jnp.linalg.cholesky(x)
+
+
+try:
+    _enable_x64 = jax.enable_x64
+except AttributeError:  # before JAX 0.8
+    from jax.experimental import enable_x64 as _enable_x64
+
+
+def double() -> Any:
+    return _enable_x64(True)
 
 
 def from_host(x: Any) -> Any:

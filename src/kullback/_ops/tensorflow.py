@@ -11,11 +11,11 @@ import tensorflow as tf
 name = "TensorFlow"
 exact_float32 = True
 float32, float64 = tf.float32, tf.float64
-exp, log, log1p, isnan = tf.math.exp, tf.math.log, tf.math.log1p, tf.math.is_nan
+exp, log, log1p, sin, isnan = tf.math.exp, tf.math.log, tf.math.log1p, tf.math.sin, tf.math.is_nan
 total, mean, squeeze = tf.reduce_sum, tf.reduce_mean, tf.squeeze
 stop_gradient, astype, from_host = tf.stop_gradient, tf.cast, tf.convert_to_tensor
 
-call_host = None
+call_host = double = None
 _this = sys.modules[__name__]
 
 
@@ -117,7 +117,13 @@ def to_numpy(x: Any) -> Any:
     return np.asarray(x.numpy())
 
 
-stack, diagonal = tf.stack, tf.linalg.diag_part
+stack, diagonal, transpose, matmul, cholesky = (
+    tf.stack,
+    tf.linalg.diag_part,
+    tf.linalg.matrix_transpose,
+    tf.linalg.matmul,
+    tf.linalg.cholesky,
+)
 
 
 def solve_lower(matrix: Any, x: Any) -> Any:
