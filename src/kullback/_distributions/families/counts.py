@@ -29,13 +29,41 @@ class BernoulliLogits(Record):
 
 @dataclass(frozen=True, eq=False)
 class Binomial(Record):
-    """Number of successes in `total_count` trials. KL is NaN where Q has more trials than P: no closed form."""
+    """Number of successes in `total_count` trials. Two of them: of one count, or of more in P than in Q, which is inf."""
 
     total_count: Array
     probs: Array
     non_negative = ("total_count",)
     unit = ("probs",)
     support = "trials"
+
+
+@dataclass(frozen=True, eq=False)
+class BinomialLogits(Record):
+    """Number of successes, each of probability 1/(1 + exp(-logits)), in `total_count` trials."""
+
+    total_count: Array
+    logits: Array
+    non_negative = ("total_count",)
+    support = "trials"
+
+
+@dataclass(frozen=True, eq=False)
+class GeometricLogits(Record):
+    """Number of failures before the first success, of probability 1/(1 + exp(-logits))."""
+
+    logits: Array
+    support = "counts"
+
+
+@dataclass(frozen=True, eq=False)
+class NegativeBinomialLogits(Record):
+    """Number of successes, each of probability 1/(1 + exp(-logits)), before `total_count` failures."""
+
+    total_count: Array
+    logits: Array
+    positive = ("total_count",)
+    support = "counts"
 
 
 @dataclass(frozen=True, eq=False)
@@ -49,7 +77,7 @@ class Geometric(Record):
 
 @dataclass(frozen=True, eq=False)
 class NegativeBinomial(Record):
-    """Number of successes, each of probability `probs`, before `total_count` failures. KL is NaN for unequal counts: no closed form."""
+    """Number of successes, each of probability `probs`, before `total_count` failures. Two of them: of one count."""
 
     total_count: Array
     probs: Array
