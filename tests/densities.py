@@ -228,6 +228,9 @@ DENSITIES |= {
     "ContinuousBernoulliLogits": Density(_continuous_bernoulli, _unit),
     "Kumaraswamy": Density(lambda x, a, b: mp.log(a * b) + (a - 1) * mp.log(x) + (b - 1) * mp.log1p(-(x**a)), _unit),
     "TruncatedNormal": Density(_truncated_normal, lambda m, s, low, high: [low, high]),
+    "BinomialLogits": Density(lambda k, n, a: DENSITIES["Binomial"].log(k, n, _sigmoid(a)), None),
+    "GeometricLogits": Density(lambda k, a: DENSITIES["Geometric"].log(k, _sigmoid(a)), None),
+    "NegativeBinomialLogits": Density(lambda k, n, a: DENSITIES["NegativeBinomial"].log(k, n, _sigmoid(a)), None),
     "ProbitBernoulli": Density(lambda k, x: mp.log(mp.ncdf(x if k == 1 else -x)) if k <= 1 else -mp.inf, None),
 }
 

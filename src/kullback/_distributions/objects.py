@@ -13,8 +13,10 @@ from .._ops import Array, common_ops
 from .._ops import numpy as numpy_ops
 from . import closed  # noqa: F401  it registers the closed forms
 from .adapters import name_of, read
-from .families import Independent, Record
+from .conditions import condition
+from .families import Record
 from .registry import Found, families_with, find
+from .structures import STRUCTURES, structural_kl
 
 
 class NoClosedForm(NotImplementedError):
@@ -32,30 +34,31 @@ def _no_closed_form(p: Any, q: Any, first: Record, second: Record) -> NoClosedFo
 def object_kl(p: Any, q: Any) -> Array:
     """One value per batch element."""
     first, second = read(p), read(q)
-    if isinstance(first, Independent) or isinstance(second, Independent):
-        return _independent(p, q, first, second)
+    if isinstance(first, STRUCTURES) or isinstance(second, STRUCTURES):
+        value = structural_kl(object_kl, first, second)
+        if value is None:
+            raise _no_closed_form(p, q, first, second)
+        return value
     found = find(first, second)
     if found is None:
         raise _no_closed_form(p, q, first, second)
     return _evaluate(found)
 
 
-def _independent(p: Any, q: Any, first: Record, second: Record) -> Array:
-    """Axes of the batch that belong to one event: their divergences add up."""
-    ranks = [x.reinterpreted if isinstance(x, Independent) else 0 for x in (first, second)]
-    bases = [x.base if isinstance(x, Independent) else x for x in (first, second)]
-    if ranks[0] != ranks[1]:
-        raise ValueError(f"{name_of(p)} has {ranks[0]} batch axes made part of an event and {name_of(q)} {ranks[1]}: they must be as many")
-    value = object_kl(*bases)
-    ops = common_ops([("p", value)])
-    axes = tuple(range(len(value.shape) - ranks[0], len(value.shape)))
-    return ops.squeeze(ops.sum(value, axes), axes) if axes else value
-
-
 def _evaluate(found: Found) -> Array:
     named = [(f"{side}.{name}", x) for side, record in (("p", found.p), ("q", found.q)) for name, x in record.parameters().items()]
     ops = common_ops(named)
     arrays = float_arrays(ops, named)
+    if ops is numpy_ops:
+        with np.errstate(all="ignore"):
+            return _apply(ops, found, arrays)[()]  # a NumPy number, not an array without axes
+    if ops.double is None:
+        return _apply(ops, found, arrays)
+    with ops.double():
+        return _apply(ops, found, arrays)
+
+
+def _apply(ops: Any, found: Found, arrays: list[Array]) -> Array:
     wide = any(x.dtype == ops.float64 for x in arrays)
     inside = ops.widest(arrays[0])
     arrays = [ops.astype(x, inside) for x in arrays]
@@ -65,10 +68,23 @@ def _evaluate(found: Found) -> Array:
         sides.append(dataclasses.replace(record, **dict(zip(names, arrays[start : start + len(names)]))))
         start += len(names)
     _same_events(*sides)
-    if ops is not numpy_ops:
-        return _finish(ops, found.function(ops, *sides), sides, wide)
-    with np.errstate(all="ignore"):
-        return _finish(ops, found.function(ops, *sides), sides, wide)[()]  # a NumPy number, not an array without axes
+    value = found.function(ops, *sides)
+    valid = _valid(ops, sides)
+    asked = condition(type(found.p), type(found.q))
+    if asked is not None and ops.may_look(value):
+        _refuse(ops, value, valid, arrays, found, asked)
+    if valid is not None:
+        value = ops.where(valid, value, math.nan)
+    return ops.astype(value, ops.float64 if wide else ops.float32)
+
+
+def _refuse(ops: Any, value: Array, valid: Array | None, arrays: list[Array], found: Found, asked: str) -> None:
+    """No closed form for these parameters: NaN, though all of them are valid."""
+    missing = np.isnan(ops.to_numpy(value))
+    if valid is not None:
+        missing = missing & ops.to_numpy(valid)
+    if missing.any() and not any(np.isnan(ops.to_numpy(x)).any() for x in arrays):
+        raise NoClosedForm(f"KL({type(found.p).__name__}‖{type(found.q).__name__}) has a closed form for {asked} only")
 
 
 def _same_events(p: Any, q: Any) -> None:
@@ -79,8 +95,8 @@ def _same_events(p: Any, q: Any) -> None:
         raise ValueError(f"events have different shapes: p has {listed[0]}, and q {listed[1]}; batches broadcast, events do not")
 
 
-def _finish(ops: Any, value: Array, sides: list[Any], wide: bool) -> Array:
-    """NaN where a parameter is invalid, in the dtype of the result."""
+def _valid(ops: Any, sides: list[Any]) -> Array | None:
+    """Where all parameters are in their range; None where any number is."""
     valid: Any = None
     for side in sides:
         for name in (*side.positive, *side.non_negative, *side.unit):
@@ -90,6 +106,4 @@ def _finish(ops: Any, value: Array, sides: list[Any], wide: bool) -> Array:
             axes = tuple(range(len(x.shape) - side.parameter_ndims.get(name, 0), len(x.shape)))
             good = ops.squeeze(ops.min(ops.where(good, 1.0 + x * 0.0, 0.0), axes), axes) > 0.0 if axes else good
             valid = good if valid is None else valid & good
-    if valid is not None:
-        value = ops.where(valid, value, math.nan)
-    return ops.astype(value, ops.float64 if wide else ops.float32)
+    return valid

@@ -61,7 +61,9 @@ _PLACED: dict[str, Callable[..., Record]] = {
     "moyal": lambda loc, scale: Moyal(loc, scale),
     "gennorm": lambda beta, loc, scale: GeneralizedNormal(loc, scale, beta),
     "uniform": lambda loc, scale: Uniform(loc, np.add(loc, scale)),
-    "truncnorm": lambda a, b, loc, scale: TruncatedNormal(loc, scale, np.add(loc, np.multiply(a, scale)), np.add(loc, np.multiply(b, scale))),
+    "truncnorm": lambda a, b, loc, scale: TruncatedNormal(
+        loc, scale, np.add(loc, np.multiply(a, scale)), np.add(loc, np.multiply(b, scale))
+    ),
 }
 _SHIFTED: dict[str, Callable[..., Record]] = {
     "expon": lambda scale: GammaScale(np.ones_like(np.asarray(scale, float)), scale),

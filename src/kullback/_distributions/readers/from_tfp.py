@@ -119,14 +119,18 @@ def _covariance_vector(d: Any) -> Record:
 
 def _matrix_normal(d: Any) -> Record:
     for operator in (d.scale_row, d.scale_column):
-        if not _is(operator, "LinearOperatorLowerTriangular", "LinearOperatorDiag", "LinearOperatorIdentity", "LinearOperatorScaledIdentity"):
+        if not _is(
+            operator, "LinearOperatorLowerTriangular", "LinearOperatorDiag", "LinearOperatorIdentity", "LinearOperatorScaledIdentity"
+        ):
             raise TypeError(f"a matrix normal distribution whose scale is a {type(operator).__name__}: use LinearOperatorLowerTriangular")
     return MatrixNormal(d.loc, _dense(d.scale_row), _dense(d.scale_column))
 
 
 def _wishart(d: Any) -> Record:
     if d.input_output_cholesky:
-        raise TypeError("a Wishart distribution with input_output_cholesky=True is a law of Cholesky factors, and not a family kullback knows")
+        raise TypeError(
+            "a Wishart distribution with input_output_cholesky=True is a law of Cholesky factors, and not a family kullback knows"
+        )
     given = d.parameters.get("scale_tril")
     return Wishart(d.df, _dense(d.parameters["scale"]) if given is None else given)
 
