@@ -25,6 +25,9 @@ ROWS = defaultdict(list)
 for _p, _a, _q, _b, _kind, _truth in truths.read():
     ROWS[_p, _q].append((_a, _b, _kind, _truth))
 PAIRS = sorted(ROWS)
+# Of one length, since some frameworks compile for each: short ones repeat their first row.
+for _rows in ROWS.values():
+    _rows += _rows[:1] * (len(truths.ROUNDS) - len(_rows))
 
 
 def _columns(pair, dtype):
@@ -67,7 +70,7 @@ def test_numpy(dtype):
         assert found.dtype == dtype
         assert (found >= 0).all(), pair
         if _worst(found, truth) > BOUND[dtype]:
-            wrong[pair] = (_worst(found, truth), [row for row in ROWS[pair] if True][int(np.argmax(np.abs(found - truth) / truth))])
+            wrong[pair] = (_worst(found, truth), ROWS[pair][int(np.argmax(np.abs(found - truth) / truth))])
     assert not wrong
 
 
@@ -86,7 +89,7 @@ def test_torch_with_gradients():
 def test_torch_gradients_are_right():
     """Against differences of values, which are right, at the moderate row."""
     for pair in PAIRS:
-        row = next(row for row in ROWS[pair] if row[2] == "moderate")
+        row = ROWS[pair][[row[2] for row in ROWS[pair]].index("moderate")]
         inputs = [torch.tensor(x, dtype=torch.float64, requires_grad=True) for x in (*row[0], *row[1])]
         n = len(row[0])
         free = [i for i, x in enumerate((*truths.PARAMETERS[pair[0]].split(), *truths.PARAMETERS[pair[1]].split())) if x not in ("trials", "failures")]

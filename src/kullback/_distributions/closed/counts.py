@@ -152,7 +152,7 @@ def _negative_binomial(ops: Any, p: Any, q: Any) -> Array:
     # Of one count, or where P or Q never succeeds; else NaN.
     equal = p.total_count == q.total_count
     value = p.total_count * (trial_kl(ops, p, q) / _failure(ops, p))
-    unequal = ops.where(_success(ops, p) == 0.0, _never(ops, q), ops.where(_success(ops, q) == 0.0, math.inf, math.nan))
+    unequal = ops.where(_success(ops, p) == 0.0, _never(ops, q), ops.where(_success(ops, q) == 0.0, q.total_count * 0.0 + math.inf, math.nan))
     return ops.where(equal, value, unequal)
 
 
@@ -182,7 +182,7 @@ def _binomial(ops: Any, p: Any, q: Any) -> Array:
     value = p.total_count * trial_kl(ops, p, q)
     never = (_success(ops, p) == 0.0) | (p.total_count == 0.0)
     more = (p.total_count > q.total_count) | (_success(ops, q) == 0.0) | (_failure(ops, q) == 0.0)
-    unequal = ops.where(never, _never(ops, q), ops.where(more, math.inf, math.nan))
+    unequal = ops.where(never, _never(ops, q), ops.where(more, q.total_count * 0.0 + math.inf, math.nan))
     return ops.where(p.total_count == q.total_count, value, unequal)
 
 

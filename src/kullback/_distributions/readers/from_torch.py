@@ -46,8 +46,11 @@ from .shared import Read, Reader, Same, fields, independent
 
 
 def form(d: Any) -> str:
-    # The one that was given is an attribute; the other is worked out when asked for.
-    return "probs" if "probs" in d.__dict__ else "logits"
+    # The one that was given is an attribute; the other is worked out when asked for, and is one from then on.
+    held = d.__dict__
+    if "probs" in held and "logits" in held and "_param" in held:
+        return "probs" if held["_param"] is held["probs"] else "logits"
+    return "probs" if "probs" in held else "logits"
 
 
 def _either(probs: Any, logits: Any, *before: str) -> Reader:
