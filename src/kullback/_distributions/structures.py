@@ -9,6 +9,8 @@ import math
 from collections.abc import Callable
 from typing import Any
 
+import numpy as np
+
 from .._forms import float_arrays
 from .._ops import Array, common_ops
 from .families import (
@@ -67,15 +69,9 @@ def _expanded(kl: KL, p: Any, q: Any) -> Array:
     ops = common_ops([("p", value)])
     for x in (p, q):
         if isinstance(x, Expanded) and x.batch_shape:
-            shape = ops.asarray(_zeros(x.batch_shape), value)
+            shape = ops.asarray(np.zeros(x.batch_shape, np.float32), value)
             value, _ = ops.broadcast([value, shape])
     return value
-
-
-def _zeros(shape: tuple[int, ...]) -> Any:
-    import numpy as np
-
-    return np.zeros(shape, np.float32)
 
 
 def _independent(kl: KL, p: Any, q: Any) -> Array:
@@ -121,12 +117,14 @@ def _as_vectors(x: Any, axes: int) -> Any:
     return Independent(x, axes)
 
 
-def _shifted(kl: KL, p: Any, q: Any) -> Array:
-    """Of one shift, that of the bases. P starting below Q: inf. Else there is no closed form: NaN."""
+def _shifted(kl: KL, p: Any, q: Any) -> Array | None:
+    """Of one shift, that of the bases. P starting below Q: inf. Else there is no closed form: None, or NaN where one may not look."""
     shifts = [x.loc if isinstance(x, Shifted) else 0.0 for x in (p, q)]
     value = kl(*(x.base if isinstance(x, Shifted) else x for x in (p, q)))
     ops = common_ops([("p", value), ("p.loc", shifts[0]), ("q.loc", shifts[1])])
     value, first, second = float_arrays(ops, [("p", value), ("p.loc", shifts[0]), ("q.loc", shifts[1])])
+    if ops.may_look(first) and ops.may_look(second) and (ops.to_numpy(first) > ops.to_numpy(second)).any():
+        return None
     result = ops.where(first == second, value, ops.where(first < second, value * 0.0 + math.inf, math.nan))
     return result[()] if ops.name == "NumPy" else result
 
