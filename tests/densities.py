@@ -279,7 +279,8 @@ def _coordinate(name, parameters):
 def definition(p: str, p_parameters, q: str, q_parameters, digits: int = 25) -> mp.mpf:
     """∫ or Σ f (log f - log g) to so many digits of the largest term, for any parameters; inf where g is 0 and f is not."""
     first, second = DENSITIES[p], DENSITIES[q]
-    with mp.workdps(digits + 15):
+    # Next to 1, 1 - x has as many digits as are carried.
+    with mp.workdps(digits + (300 if first.support is _unit else 15)):
         a, b = exact(p_parameters), exact(q_parameters)
         if first.support is None:
             return _sum_to(first, second, a, b, digits)

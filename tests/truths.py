@@ -110,6 +110,8 @@ def parameters(p, q, kind, rng):
     first, second = ([_one(k, rng, extreme, unit) for k in side] for side in kinds)
     if extreme and p == q and rng.uniform() < 0.7:  # else of concentrations that have nothing in common
         second = [x * 10 ** rng.uniform(-0.5, 0.5) for x in first]
+    if p in ("Beta", "Kumaraswamy"):
+        first[1] = max(first[1], 0.3)  # below, its mass lies closer to 1 than any number of digits can tell
     inner, outer = _interval(p, q, rng, extreme, unit)
     for side, ends, values in ((kinds[0], inner, first), (kinds[1], outer, second)):
         if "interval" in side:

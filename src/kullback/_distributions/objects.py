@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import dataclasses
 import math
+from functools import cache
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -51,11 +53,34 @@ def _evaluate(found: Found) -> Array:
     arrays = float_arrays(ops, named)
     if ops is numpy_ops:
         with np.errstate(all="ignore"):
-            return _apply(ops, found, arrays)[()]  # a NumPy number, not an array without axes
+            return _by_blocks(ops, found, arrays)[()]  # a NumPy number, not an array without axes
     if ops.double is None:
-        return _apply(ops, found, arrays)
+        return _by_blocks(ops, found, arrays)
     with ops.double():
         return _apply(ops, found, arrays)
+
+
+# Numbers in a block: its intermediate results stay in the cache, and no threads are started for it.
+_BLOCK = 1 << 14
+
+
+def _by_blocks(ops: Any, found: Found, arrays: list[Array]) -> Array:
+    """Large batches on the CPU, a part of the first axis at a time."""
+    if not hasattr(ops, "concatenate") or not ops.may_look(arrays[0]):
+        return _apply(ops, found, arrays)
+    size = max(math.prod(x.shape) for x in arrays)
+    ranks = [side.parameter_ndims.get(name, 0) for side in (found.p, found.q) for name in side.parameters()]
+    batches = [tuple(x.shape[: len(x.shape) - rank]) for x, rank in zip(arrays, ranks)]
+    full = max(batches, key=len)
+    # Every parameter with a batch has all of its axes, and as many rows.
+    if size < 2 * _BLOCK or not full or any(b and (len(b) < len(full) or b[0] != full[0]) for b in batches):
+        return _apply(ops, found, arrays)
+    step = max(1, _BLOCK * full[0] // size)
+    parts = [
+        _apply(ops, found, [x[start : start + step] if batch else x for x, batch in zip(arrays, batches)])
+        for start in range(0, full[0], step)
+    ]
+    return ops.concatenate(parts)
 
 
 def _apply(ops: Any, found: Found, arrays: list[Array]) -> Array:
@@ -68,7 +93,8 @@ def _apply(ops: Any, found: Found, arrays: list[Array]) -> Array:
         sides.append(dataclasses.replace(record, **dict(zip(names, arrays[start : start + len(names)]))))
         start += len(names)
     _same_events(*sides)
-    value = found.function(ops, *sides)
+    # What came as float32 needs no more than plain remainders of float64 (`special`).
+    value = found.function(ops if wide or inside != ops.float64 else _direct(ops), *sides)
     valid = _valid(ops, sides)
     asked = condition(type(found.p), type(found.q))
     if asked is not None and ops.may_look(value):
@@ -76,6 +102,12 @@ def _apply(ops: Any, found: Found, arrays: list[Array]) -> Array:
     if valid is not None:
         value = ops.where(valid, value, math.nan)
     return ops.astype(value, ops.float64 if wide else ops.float32)
+
+
+@cache
+def _direct(ops: Any) -> Any:
+    names = {name: getattr(ops, name) for name in dir(ops) if not name.startswith("__")}
+    return SimpleNamespace(**names, direct=True)
 
 
 def _refuse(ops: Any, value: Array, valid: Array | None, arrays: list[Array], found: Found, asked: str) -> None:

@@ -33,6 +33,8 @@ class Ops(Protocol):
     stack(arrays), diagonal(x), transpose(x), matmul(x, y), solve_lower(L, x), cholesky(x)
         Along a new first axis; of the last two axes; the last two axes exchanged; of matrices, batches broadcast;
         L⁻¹ x for lower triangular matrices, batches broadcast; the lower triangular factor.
+    concatenate(arrays)
+        Along the first axis, of arrays on the CPU; for frameworks whose operations each pass over memory. Others need not have it.
     double()
         A context in which `widest` is float64, for frameworks where that is a setting. None where it is not.
     high(x)

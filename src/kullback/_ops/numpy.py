@@ -124,7 +124,7 @@ def solve_lower(matrix: Any, x: Any) -> Any:
     return np.linalg.solve(matrix, x)
 
 
-matmul = np.matmul
+matmul, concatenate = np.matmul, np.concatenate
 
 
 def transpose(x: Any) -> Any:

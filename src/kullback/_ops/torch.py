@@ -138,7 +138,7 @@ def host_view(x: Any) -> Any:
     return to_numpy(x)
 
 
-stack, matmul = torch.stack, torch.matmul
+stack, matmul, concatenate = torch.stack, torch.matmul, torch.cat
 double = None
 
 

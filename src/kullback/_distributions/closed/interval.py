@@ -25,6 +25,7 @@ from ..families import (
 from ..registry import closed_form
 from ..special import (
     digamma,
+    digamma_less_log,
     gamma_entropy_gap,
     gamma_entropy_gap_rest,
     gamma_gap,
@@ -249,7 +250,7 @@ def _beta_gamma(ops: Any, p: Any, q: Any) -> Array:
     a, b = p.concentration1, p.concentration0
     n = a + b
     entropies = 0.5 * log_ratio(ops, n, b, a) + gamma_entropy_gap(ops, b) - gamma_entropy_gap(ops, n)
-    return gamma_kl(ops, a, n, q.concentration, q.rate) + entropies + q.concentration * (digamma(ops, n) - ops.log(n))
+    return gamma_kl(ops, a, n, q.concentration, q.rate) + entropies + q.concentration * digamma_less_log(ops, n)
 
 
 @closed_form(Kumaraswamy, Kumaraswamy)

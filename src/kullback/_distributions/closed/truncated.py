@@ -5,7 +5,7 @@ Gauss-Legendre sums over that part of the interval where the density is not negl
 from __future__ import annotations
 
 import math
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 
@@ -34,22 +34,44 @@ def _root(ops: Any, x: Array) -> Array:
     return ops.exp(0.5 * ops.log(x))
 
 
-def _nodes(ops: Any, a: Array, b: Array) -> tuple[list[Array], Array]:
-    middle, half = 0.5 * (a + b), 0.5 * (b - a)
-    return [middle + half * node for node in _NODES], half
+def _along(ops: Any, x: Array) -> Array:
+    """With an axis for the nodes."""
+    return ops.expand(x, (len(x.shape),))
+
+
+def _constants(ops: Any, x: Array) -> tuple[Array, Array]:
+    return tuple(ops.astype(ops.asarray(numbers, x), x.dtype) for numbers in (_NODES, _WEIGHTS))
+
+
+class _Rule(NamedTuple):
+    """Nodes over [a, b], the weights times the density there relative to its largest, where that is, and half the width."""
+
+    z: Array
+    weights: Array
+    top: Array
+    half: Array
+
+
+def _rule(ops: Any, a: Array, b: Array) -> _Rule:
+    top = ops.where(a > 0.0, a, ops.where(b < 0.0, b, 0.0))
+    half = 0.5 * (b - a)
+    nodes, weights = _constants(ops, half)
+    z = _along(ops, 0.5 * (a + b)) + _along(ops, half) * nodes
+    peak = _along(ops, top)
+    return _Rule(z, weights * ops.exp(-0.5 * ((z - peak) * (z + peak))), top, half)
+
+
+def _sum(ops: Any, x: Array) -> Array:
+    axis = (len(x.shape) - 1,)
+    return ops.squeeze(ops.sum(x, axis), axis)
 
 
 def _log_mass(ops: Any, x: Any, low: Array, high: Array) -> Array:
     """log ∫ exp(-z²/2) dz over the interval, in units of the scale; -inf where it is empty."""
     a, b = _reach(ops, x, low, high)
     some = b > a
-    a, b = ops.where(some, a, 0.0), ops.where(some, b, 1.0)
-    top = ops.where(a > 0.0, a, ops.where(b < 0.0, b, 0.0))
-    z, half = _nodes(ops, a, b)
-    total: Any = 0.0
-    for node, weight in zip(z, _WEIGHTS):
-        total = total + weight * ops.exp(-0.5 * ((node - top) * (node + top)))
-    return ops.where(some, ops.log(half * total) - 0.5 * square(top), -math.inf)
+    rule = _rule(ops, ops.where(some, a, 0.0), ops.where(some, b, 1.0))
+    return ops.where(some, ops.log(rule.half * _sum(ops, rule.weights)) - 0.5 * square(rule.top), -math.inf)
 
 
 def _truncated_kl(ops: Any, p: Any, q: Any) -> Array:
@@ -61,34 +83,23 @@ def _truncated_kl(ops: Any, p: Any, q: Any) -> Array:
     inside = (p.low >= q.low) & (p.high <= q.high)
     proper = (p.high > p.low) & (q.high > q.low)
     good = inside & proper
-    a, b = _reach(ops, p, ops.where(good, p.low, p.loc - p.scale), ops.where(good, p.high, p.loc + p.scale))
-    z, _ = _nodes(ops, a, b)
-    top = ops.where(a > 0.0, a, ops.where(b < 0.0, b, 0.0))
-    weights = [weight * ops.exp(-0.5 * ((node - top) * (node + top))) for node, weight in zip(z, _WEIGHTS)]
-    mass = _sum(weights)
-    # y = z r + s, r = σ_p/σ_q, s = Δ/σ_q: y - z = z (r - 1) + s, without cancellation.
-    ratio, less, shift = p.scale / q.scale, (p.scale - q.scale) / q.scale, (p.loc - q.loc) / q.scale
-    d = [-0.5 * (node * less + shift) * (node * (ratio + 1.0) + shift) for node in z]
-    mean = _sum([w * x for w, x in zip(weights, d)]) / mass
-    u = [x - mean for x in d]
-    widest: Any = 0.0
-    for x in u:
-        widest = ops.where(x * x > widest, x * x, widest)
-    close = widest < 1.0
-    spread = _sum([w * phi(ops, ops.where(close, x, 0.0)) for w, x in zip(weights, u)]) / mass
-    low, high = ops.where(good, q.low, p.loc - p.scale), ops.where(good, q.high, p.loc + p.scale)
     p_low, p_high = ops.where(good, p.low, p.loc - p.scale), ops.where(good, p.high, p.loc + p.scale)
+    low, high = ops.where(good, q.low, p_low), ops.where(good, q.high, p_high)
+    rule = _rule(ops, *_reach(ops, p, p_low, p_high))
+    mass = _sum(ops, rule.weights)
+    # y = z r + s, r = σ_p/σ_q, s = Δ/σ_q: y - z = z (r - 1) + s, without cancellation.
+    ratio, less, shift = p.scale / q.scale, (p.scale - q.scale) / q.scale, _along(ops, (p.loc - q.loc) / q.scale)
+    d = -0.5 * (rule.z * _along(ops, less) + shift) * (rule.z * (_along(ops, ratio) + 1.0) + shift)
+    mean = _sum(ops, rule.weights * d) / mass
+    u = d - _along(ops, mean)
+    axis = (len(u.shape) - 1,)
+    close = ops.squeeze(ops.max(u * u, axis), axis) < 1.0
+    spread = _sum(ops, rule.weights * phi(ops, ops.where(_along(ops, close), u, 0.0))) / mass
     outside = ops.exp(_log_mass(ops, q, low, p_low)) + ops.exp(_log_mass(ops, q, p_high, high))
-    near = ops.log1p(spread) + ops.log1p(ops.where(close, outside, 0.0) / ops.exp(ops.where(close, _log_mass(ops, q, p_low, p_high), 0.0)))
+    within = ops.exp(ops.where(close, _log_mass(ops, q, p_low, p_high), 0.0))
+    near = ops.log1p(spread) + ops.log1p(ops.where(close, outside, 0.0) / within)
     far = _log_mass(ops, q, low, high) - _log_mass(ops, p, p_low, p_high) - ops.log(ratio) - mean
     return ops.where(proper, ops.where(inside, ops.where(close, near, far), math.inf), math.nan)
-
-
-def _sum(terms: list[Array]) -> Array:
-    total = terms[0]
-    for x in terms[1:]:
-        total = total + x
-    return total
 
 
 def _whole(ops: Any, x: Any) -> Any:
@@ -123,10 +134,8 @@ def _truncated_uniform(ops: Any, p: Any, q: Any) -> Array:
     inside = (p.low >= q.low) & (p.high <= q.high) & (p.high > p.low)
     low, high = ops.where(inside, p.low, p.loc), ops.where(inside, p.high, p.loc + p.scale)
     a, b = _reach(ops, p, low, high)
-    z, _ = _nodes(ops, a, b)
-    top = ops.where(a > 0.0, a, ops.where(b < 0.0, b, 0.0))
-    weights = [weight * ops.exp(-0.5 * ((node - top) * (node + top))) for node, weight in zip(z, _WEIGHTS)]
-    squares = _sum([w * node * node for w, node in zip(weights, z)]) / _sum(weights)
+    rule = _rule(ops, a, b)
+    squares = _sum(ops, rule.weights * rule.z * rule.z) / _sum(ops, rule.weights)
     width = ops.where(inside, q.high - q.low, p.scale)
     value = ops.log(width / p.scale) - _log_mass(ops, p, low, high) - 0.5 * squares
     proper = (p.high > p.low) & (q.high > q.low)
