@@ -302,8 +302,8 @@ def definition(p: str, p_parameters, q: str, q_parameters, digits: int = 25) -> 
         points = {low, peak, high}
         for end in (low, high):
             points |= {peak + (end - peak) * mp.mpf(2) ** -k for k in range(1, 7)}
-        points |= {t for t in _corners(place, q, b, low, high)}
-        points |= {t for t in _corners(place, p, a, low, high)}
+        points |= set(_corners(place, q, b, low, high))
+        points |= set(_corners(place, p, a, low, high))
         return mp.quad(term, sorted(points))
 
 

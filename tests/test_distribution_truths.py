@@ -17,9 +17,12 @@ import densities
 import kullback as kb
 import truths
 from kullback import distributions
+from kullback._distributions.conditions import condition
 
 # Promised: relative error of values.
 BOUND = {np.float32: 2e-5, np.float64: 1e-11}
+# The one law that both families hold is at an irrational parameter, √½ of a scale, whose rounding counts where the KL is 1e-12.
+ROUNDED = {("GeneralizedNormal", "Normal"): 1e-10}
 
 ROWS = defaultdict(list)
 for _p, _a, _q, _b, _kind, _truth in truths.read():
@@ -69,7 +72,7 @@ def test_numpy(dtype):
         found = kb.kl(*_records(pair, first, second))
         assert found.dtype == dtype
         assert (found >= 0).all(), pair
-        if _worst(found, truth) > BOUND[dtype]:
+        if _worst(found, truth) > max(BOUND[dtype], ROUNDED.get(pair, 0.0)):
             wrong[pair] = (_worst(found, truth), ROWS[pair][int(np.argmax(np.abs(found - truth) / truth))])
     assert not wrong
 
@@ -81,7 +84,10 @@ def test_torch_with_gradients():
         first, second = ([torch.tensor(x, requires_grad=True) for x in side] for side in (first, second))
         found = kb.kl(*_records(pair, first, second))
         gradients = torch.autograd.grad(found.sum(), [*first, *second], allow_unused=True)
-        if _worst(found.detach(), truth) > BOUND[np.float32] or any(g is None or not g.isfinite().all() for g in gradients):
+        # Where the closed form is for equal ones (or for a count of 1), a derivative to one of them has no meaning.
+        tied = condition(*(getattr(distributions, name) for name in pair)) is not None
+        missing = any(g is None and not tied for g in gradients)
+        if _worst(found.detach(), truth) > BOUND[np.float32] or missing or any(g is not None and not g.isfinite().all() for g in gradients):
             wrong[pair] = (_worst(found.detach(), truth), gradients)
     assert not wrong
 
@@ -92,7 +98,11 @@ def test_torch_gradients_are_right():
         row = ROWS[pair][[row[2] for row in ROWS[pair]].index("moderate")]
         inputs = [torch.tensor(x, dtype=torch.float64, requires_grad=True) for x in (*row[0], *row[1])]
         n = len(row[0])
-        free = [i for i, x in enumerate((*truths.PARAMETERS[pair[0]].split(), *truths.PARAMETERS[pair[1]].split())) if x not in ("trials", "failures")]
+        free = [
+            i
+            for i, x in enumerate((*truths.PARAMETERS[pair[0]].split(), *truths.PARAMETERS[pair[1]].split()))
+            if x not in ("trials", "failures")
+        ]
         tied = truths.SAME.get(pair)
 
         def value(*moved, pair=pair, n=n, inputs=inputs, free=free, tied=tied):
@@ -137,9 +147,20 @@ def test_tensorflow():
 
 
 # One of each formula: tinygrad compiles every one for seconds.
-FEW = [("Gamma", "Gamma"), ("Gamma", "Weibull"), ("Beta", "Normal"), ("VonMises", "VonMises"), ("ContinuousBernoulli", "ContinuousBernoulli"),
-       ("Uniform", "Gamma"), ("Normal", "Laplace"), ("LogNormal", "Gamma"), ("Gamma", "LogNormal"), ("Bernoulli", "Poisson"),
-       ("Logistic", "Logistic"), ("Pareto", "Gamma")]  # fmt: skip
+FEW = [
+    ("Gamma", "Gamma"),
+    ("Gamma", "Weibull"),
+    ("Beta", "Normal"),
+    ("VonMises", "VonMises"),
+    ("ContinuousBernoulli", "ContinuousBernoulli"),
+    ("Uniform", "Gamma"),
+    ("Normal", "Laplace"),
+    ("LogNormal", "Gamma"),
+    ("Gamma", "LogNormal"),
+    ("Bernoulli", "Poisson"),
+    ("Logistic", "Logistic"),
+    ("Pareto", "Gamma"),
+]
 
 
 @pytest.mark.parametrize("pair", FEW, ids="-".join)

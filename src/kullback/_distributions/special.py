@@ -193,7 +193,7 @@ def stirling_excess(ops: Any, x: Array) -> Array:
 
 
 def gamma_entropy_gap(ops: Any, k: Array) -> Array:
-    """log(2πe k)/2 - (k + log Γ(k) + (1 - k) ψ(k)) > 0: by how much Gamma(k, 1) has less entropy than the normal law of its variance, 1/(3k) + ..."""
+    """log(2πe k)/2 - (k + log Γ(k) + (1 - k) ψ(k)) > 0: what the entropy of Gamma(k, 1) lacks to a normal one's, 1/(3k) + ..."""
     return 1.0 / (3.0 * k) + gamma_entropy_gap_rest(ops, k)
 
 

@@ -118,14 +118,12 @@ def cholesky(x: Any) -> Any:
     return jnp.linalg.cholesky(x)
 
 
-try:
-    _enable_x64 = jax.enable_x64
-except AttributeError:  # before JAX 0.8
-    from jax.experimental import enable_x64 as _enable_x64
-
-
 def double() -> Any:
-    return _enable_x64(True)
+    if not hasattr(jax, "enable_x64"):  # before JAX 0.8
+        from jax.experimental import enable_x64
+
+        return enable_x64(True)
+    return jax.enable_x64(True)
 
 
 def from_host(x: Any) -> Any:

@@ -74,7 +74,7 @@ def _probit_bernoulli(ops: Any, p: Any, q: Any) -> Array:
     return first + weighted_gap(ops, normal_probability(ops, -q.probits), normal_probability(ops, -p.probits), -difference)
 
 
-# --- 0 or 1, beside other counts: Σ (q_k - p_k - p_k log(q_k/p_k)) over both, and what Q has beyond ----------------------------------------
+# --- 0 or 1, beside other counts: Σ (q_k - p_k - p_k log(q_k/p_k)) over both, and what Q has beyond ---
 
 
 def _bernoulli_poisson(ops: Any, p: Any, q: Any) -> Array:
@@ -130,11 +130,8 @@ def _never(ops: Any, x: Any) -> Array:
 
 def _unbounded(ops: Any, p: Any, q: Any) -> Array:
     # inf, unless P is always 0.
-    if isinstance(p, Poisson):
-        zero = p.rate == 0.0
-    else:
-        zero = (_failure(ops, p) if isinstance(p, _GEOMETRIC) else _success(ops, p)) == 0.0
-    return ops.where(zero, _never(ops, q), math.inf)
+    more = p.rate if isinstance(p, Poisson) else _failure(ops, p) if isinstance(p, _GEOMETRIC) else _success(ops, p)
+    return ops.where(more == 0.0, _never(ops, q), math.inf)
 
 
 def _binomial_bernoulli(ops: Any, p: Any, q: Any) -> Array:
@@ -152,7 +149,9 @@ def _negative_binomial(ops: Any, p: Any, q: Any) -> Array:
     # Of one count, or where P or Q never succeeds; else NaN.
     equal = p.total_count == q.total_count
     value = p.total_count * (trial_kl(ops, p, q) / _failure(ops, p))
-    unequal = ops.where(_success(ops, p) == 0.0, _never(ops, q), ops.where(_success(ops, q) == 0.0, q.total_count * 0.0 + math.inf, math.nan))
+    unequal = ops.where(
+        _success(ops, p) == 0.0, _never(ops, q), ops.where(_success(ops, q) == 0.0, q.total_count * 0.0 + math.inf, math.nan)
+    )
     return ops.where(equal, value, unequal)
 
 

@@ -185,7 +185,8 @@ def power_kl(ops: Any, v: str, p: Power, q: Power, difference: Array | None = No
     With r the ratio of the powers (Q's over P's), c = r - 1, m = E[y_q] under P and R the remainder of log Γ:
     KL = k_q φ(log(m/k_q)) + gamma_gap(k_p, k_q) + gap(r) + c (k_q - k_p)/k_p + k_q R(k_p + 1, k_p + r),
     log(m/k_q) = n_q log(scale_p/scale_q) + log(rate_q/rate_p^r) + [R(k_p + 1, k_p + r) + c ψ(k_p + 1)] - log(k_q/k_p).
-    `difference` is k_q - k_p. All of second order; what is negative is the product alone. Derived from E[log y_p] = ψ(k_p) and E[y_p^r] = Γ(k_p + r)/Γ(k_p).
+    `difference` is k_q - k_p. All of second order; what is negative is the product alone.
+    Derived from E[log y_p] = ψ(k_p) and E[y_p^r] = Γ(k_p + r)/Γ(k_p).
     """
     h = (q.k - p.k) if difference is None else difference
     c = product_difference(ops, q.n, p.d, q.d, p.n) / (q.d * p.n)
@@ -211,7 +212,7 @@ def _register_powers() -> None:
 
 
 # Those above, which are simpler.
-_APART = {
+_APART: set[tuple[Any, Any]] = {
     (f, f)
     for f in (
         Gamma,
@@ -251,7 +252,7 @@ def _rate(ops: Any, g: Any) -> tuple[Array, Array, Array]:
 
 
 def _gammas(ops: Any, p: Any, q: Any) -> Array:
-    # As _gamma, with rates that are quotients: rate_q a - rate_p b = (n_q d_p a - n_p d_q b)/(d_p d_q); the errors of the two products count.
+    # As _gamma, with rates that are quotients: rate_q a - rate_p b = (n_q d_p a - n_p d_q b)/(d_p d_q); the products' errors count.
     (a, p_up, p_down), (b, q_up, q_down) = _rate(ops, p), _rate(ops, q)
     left, right = q_up * p_down, p_up * q_down
     left_error = product_difference(ops, q_up, p_down, left, left * 0.0 + 1.0)
@@ -332,7 +333,8 @@ def _log_normal_normal(ops: Any, p: Any, q: Any) -> Array:
 
 @closed_form(Gamma, Gumbel)
 def _gamma_gumbel(ops: Any, p: Any, q: Any) -> Array:
-    # E[exp(-x/β)] = (1 + v)^-k, v = 1/(rate β). With L = μ/β - k log(1 + v): φ(L) + 1 + k (v - log(1 + v)) - log v - entropy of Gamma(k, 1).
+    # E[exp(-x/β)] = (1 + v)^-k, v = 1/(rate β). With L = μ/β - k log(1 + v):
+    # φ(L) + 1 + k (v - log(1 + v)) - log v - entropy of Gamma(k, 1).
     k, v = p.concentration, 1.0 / (p.rate * q.scale)
     log_mean = q.loc / q.scale - k * ops.log1p(v)
     entropy = 0.5 * (math.log(2.0 * math.pi * math.e) + ops.log(k)) - gamma_entropy_gap(ops, k)

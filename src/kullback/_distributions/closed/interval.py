@@ -218,8 +218,9 @@ def _beta_uniform(ops: Any, p: Any, q: Any) -> Array:
 
 @closed_form(Beta, Normal)
 def _beta_normal(ops: Any, p: Any, q: Any) -> Array:
-    # gap(variance/σ²)/2 + (distance of the means/σ)²/2 + what the entropy lacks to a normal one's: with N = gamma_entropy_gap and n = a + b,
-    # N(a) + N(b) - N(n) + ψ(n) - log(n (n + 1))/2. There the terms of order 1/n are (a - b)²/(3 a b n).
+    # gap(variance/σ²)/2 + (distance of the means/σ)²/2 + what the entropy lacks to a normal one's:
+    # with N = gamma_entropy_gap and n = a + b, N(a) + N(b) - N(n) + ψ(n) - log(n (n + 1))/2.
+    # There the terms of order 1/n are (a - b)²/(3 a b n).
     a, b = p.concentration1, p.concentration0
     n = a + b
     variance = a / n * (b / n) / (n + 1.0)
@@ -269,7 +270,7 @@ def _kumaraswamy_uniform(ops: Any, p: Any, q: Any) -> Array:
     return ops.where(q.high > q.low, ops.where(inside, value, math.inf), math.nan)
 
 
-# --- ContinuousBernoulli: density ∝ e^(θ x), log-partition function θ/2 + L(θ/2), L = log(sinh(x)/x) ----------------------------------------
+# --- ContinuousBernoulli: density ∝ e^(θ x), log-partition function θ/2 + L(θ/2), L = log(sinh(x)/x) ---
 
 
 def _half_logits(ops: Any, x: Any) -> Array:

@@ -80,7 +80,7 @@ def _laplace_normal(ops: Any, p: Any, q: Any) -> Array:
 
 @closed_form(Normal, Laplace)
 def _normal_laplace(ops: Any, p: Any, q: Any) -> Array:
-    # -log(2πe σ²)/2 + log(2b) + E|x - μ|/b: with u = √(2/π) σ/b, the mean distance for one location, (u - 1 - log u) + log(2/√π) - 1/2 + ...
+    # -log(2πe σ²)/2 + log(2b) + E|x - μ|/b: with u = √(2/π) σ/b, the mean distance for one location, (u - 1 - log u) + 1/2 - log(π/2),
     # and more of it the farther apart.
     u = math.sqrt(2.0 / math.pi) * (p.scale / q.scale)
     distance = mean_distance(ops, (p.loc - q.loc) / p.scale) - math.sqrt(2.0 / math.pi)

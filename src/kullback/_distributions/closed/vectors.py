@@ -84,8 +84,14 @@ def _any_parameters(ops: Any, p: Any, q: Any) -> Array:
     return _normal_vectors(ops, p.loc - q.loc, _scale_tril(ops, p), _scale_tril(ops, q))
 
 
-_NORMALS = (MultivariateNormal, MultivariateNormalDiag, MultivariateNormalCovariance, MultivariateNormalPrecision, MultivariateNormalLowRank,
-            MultivariateNormalScale)  # fmt: skip
+_NORMALS = (
+    MultivariateNormal,
+    MultivariateNormalDiag,
+    MultivariateNormalCovariance,
+    MultivariateNormalPrecision,
+    MultivariateNormalLowRank,
+    MultivariateNormalScale,
+)
 for _first in _NORMALS:
     for _second in _NORMALS:
         if (_first, _second) not in ((MultivariateNormal, MultivariateNormal), (MultivariateNormalDiag, MultivariateNormalDiag)):

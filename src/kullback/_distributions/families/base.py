@@ -20,8 +20,8 @@ class Record:
     unit: ClassVar[tuple[str, ...]] = ()
     parameter_ndims: ClassVar[dict[str, int]] = {}
     event_ndim: ClassVar[int] = 0
-    # What KL is infinite for whatever the parameters (`closed.supports`): "real" line, "positive" half, "unit" interval, an "interval" or what
-    # lies "above" a number, as parameters say; "counts", up to a number of "trials", or "binary". Empty: nothing is known.
+    # Where it may lie, for what is infinite whatever the parameters (`closed.supports`): "real" line, "positive" half, "unit" interval, an
+    # "interval" or what lies "above" a number, as parameters say; "counts", up to a number of "trials", or "binary". Empty: not said.
     support: ClassVar[str] = ""
 
     def parameters(self) -> dict[str, Array]:

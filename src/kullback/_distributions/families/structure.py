@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Any
 
 from .base import Record
@@ -12,14 +12,13 @@ Array = Any
 
 @dataclass(frozen=True, eq=False)
 class Delta(Record):
-    """A point mass at `value`, whose last `events` axes are one event.
+    """A point mass at `value`; of vectors, `Independent` ones.
 
-    Against a discrete Q, KL is -log of Q's probability of that point; against a continuous one inf. Two of them: 0 where the points are equal,
-    else inf.
+    Against a discrete Q, KL is -log of Q's probability of that point; against a continuous one inf.
+    Two of them: 0 where the points are equal, else inf.
     """
 
     value: Array
-    events: int = field(default=0, metadata={"array": False})
 
 
 @dataclass(frozen=True, eq=False)

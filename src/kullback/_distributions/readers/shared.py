@@ -28,7 +28,7 @@ def point(value: Any, axes: int) -> Record:
 
 
 class Same:
-    """Compares bijectors: the same object, or of the same class with the same parameters. Values of tracers cannot be compared: the same object."""
+    """Compares bijectors: the same object, or of one class with the same parameters. A tracer equals itself only."""
 
     def __init__(self, *parts: Any) -> None:
         self.parts = parts
