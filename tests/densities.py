@@ -166,3 +166,187 @@ def _sum(first: Density, second: Density, a, b) -> mp.mpf:
             total += weight * (log_f - second.log(k, *b))
         k += 1
     return total
+
+
+# --- the definition, to any number of digits ---------------------------------------------------------------------------------------------
+# Each family's log-density, and the coordinate t in which its density has one peak and falls off fast: x(t) and log dx/dt.
+
+
+def _log_normal_density(x, m, s):
+    return -(((x - m) / s) ** 2) / 2 - mp.log(s) - mp.log(2 * mp.pi) / 2
+
+
+def _log_gamma_density(x, a, r):
+    return a * mp.log(r) - mp.loggamma(a) + (a - 1) * mp.log(x) - r * x
+
+
+def _generalized_gamma(x, k, n, s):
+    y = (x / s) ** n
+    return mp.log(n) + k * mp.log(y) - y - mp.log(x) - mp.loggamma(k)
+
+
+def _logit(p):
+    return mp.log(p / (1 - p))
+
+
+def _continuous_bernoulli(x, theta):
+    return theta * x - mp.log((mp.exp(theta) - 1) / theta) if theta != 0 else mp.mpf(0)
+
+
+def _truncated_normal(x, m, s, low, high):
+    mass = (mp.erf((high - m) / s / mp.sqrt(2)) - mp.erf((low - m) / s / mp.sqrt(2))) / 2
+    if not low <= x <= high:
+        return -mp.inf
+    return _log_normal_density(x, m, s) - mp.log(mass)
+
+
+def _softplus(a):
+    return mp.log1p(mp.exp(a))
+
+
+DENSITIES |= {
+    "Logistic": Density(lambda x, m, s: -(x - m) / s - 2 * mp.log1p(mp.exp(-(x - m) / s)) - mp.log(s), _line),
+    "Moyal": Density(lambda x, m, s: -((x - m) / s + mp.exp(-(x - m) / s)) / 2 - mp.log(2 * mp.pi) / 2 - mp.log(s), _line),
+    "ExpGamma": Density(lambda x, a, r: _log_gamma_density(mp.exp(x), a, r) + x, _line),
+    "ExpGammaLog": Density(lambda x, a, r: _log_gamma_density(mp.exp(x), a, mp.exp(r)) + x, _line),
+    "ExpInverseGamma": Density(lambda x, a, r: _log_gamma_density(mp.exp(-x), a, r) - x, _line),
+    "ExpInverseGammaLog": Density(lambda x, a, r: _log_gamma_density(mp.exp(-x), a, mp.exp(r)) - x, _line),
+    "GeneralizedNormal": Density(lambda x, m, s, n: mp.log(n / (2 * s)) - mp.loggamma(1 / n) - (abs(x - m) / s) ** n, _line),
+    "NormalLogScale": Density(lambda x, m, t: _log_normal_density(x, m, mp.exp(t)), _line),
+    "VonMises": Density(lambda x, m, k: k * mp.cos(x - m) - mp.log(2 * mp.pi * mp.besseli(0, k)), _line),
+    "GeneralizedGamma": Density(_generalized_gamma, _positive),
+    "Chi": Density(lambda x, k: _generalized_gamma(x, k / 2, 2, mp.sqrt(2)), _positive),
+    "Rayleigh": Density(lambda x, s: mp.log(x) - 2 * mp.log(s) - (x / s) ** 2 / 2, _positive),
+    "Maxwell": Density(lambda x, s: mp.log(2 / mp.pi) / 2 + 2 * mp.log(x) - 3 * mp.log(s) - (x / s) ** 2 / 2, _positive),
+    "Nakagami": Density(
+        lambda x, m, w: mp.log(2) + m * mp.log(m / w) - mp.loggamma(m) + (2 * m - 1) * mp.log(x) - m * x * x / w, _positive
+    ),
+    "InverseWeibull": Density(lambda x, k, s: mp.log(k / s) - (k + 1) * mp.log(x / s) - (x / s) ** -k, _positive),
+    "Levy": Density(lambda x, c: mp.log(c / (2 * mp.pi)) / 2 - c / (2 * x) - 3 * mp.log(x) / 2, _positive),
+    "LogitNormal": Density(lambda x, m, s: _log_normal_density(_logit(x), m, s) - mp.log(x * (1 - x)), _unit),
+    "ContinuousBernoulli": Density(lambda x, p: _continuous_bernoulli(x, _logit(p)), _unit),
+    "ContinuousBernoulliLogits": Density(_continuous_bernoulli, _unit),
+    "Kumaraswamy": Density(lambda x, a, b: mp.log(a * b) + (a - 1) * mp.log(x) + (b - 1) * mp.log1p(-(x**a)), _unit),
+    "TruncatedNormal": Density(_truncated_normal, lambda m, s, low, high: [low, high]),
+    "BinomialLogits": Density(lambda k, n, a: DENSITIES["Binomial"].log(k, n, _sigmoid(a)), None),
+    "GeometricLogits": Density(lambda k, a: DENSITIES["Geometric"].log(k, _sigmoid(a)), None),
+    "NegativeBinomialLogits": Density(lambda k, n, a: DENSITIES["NegativeBinomial"].log(k, n, _sigmoid(a)), None),
+    "ProbitBernoulli": Density(lambda k, x: mp.log(mp.ncdf(x if k == 1 else -x)) if k <= 1 else -mp.inf, None),
+}
+
+
+def _real(loc, scale):
+    """Of the line, in units of the scale; far away, of its logarithm."""
+    return (lambda t: loc + scale * mp.sinh(t)), (lambda t: mp.log(scale * mp.cosh(t)))
+
+
+def _between(low, high):
+    width = high - low
+    # As far from the nearer end as it is: 1 - x would round.
+    return (lambda t: low + width / (1 + mp.exp(-t)) if t < 0 else high - width / (1 + mp.exp(t))), (
+        lambda t: mp.log(width) - _softplus(-t) - _softplus(t)
+    )
+
+
+def _beyond(low):
+    return (lambda t: low + mp.exp(t)), (lambda t: t)
+
+
+COORDINATES = {
+    "VonMises": lambda m, k: _between(m - mp.pi, m + mp.pi),
+    "NormalLogScale": lambda m, t: _real(m, mp.exp(t)),
+    "ExpGamma": lambda a, r: _real(mp.digamma(a) - mp.log(r), mp.sqrt(mp.psi(1, a))),
+    "ExpGammaLog": lambda a, r: _real(mp.digamma(a) - r, mp.sqrt(mp.psi(1, a))),
+    "ExpInverseGamma": lambda a, r: _real(mp.log(r) - mp.digamma(a), mp.sqrt(mp.psi(1, a))),
+    "ExpInverseGammaLog": lambda a, r: _real(r - mp.digamma(a), mp.sqrt(mp.psi(1, a))),
+    "Pareto": lambda a, m: _beyond(m),
+    "Uniform": _between,
+    "TruncatedNormal": lambda m, s, low, high: _between(low, high),
+}
+
+
+def _coordinate(name, parameters):
+    if name in COORDINATES:
+        return COORDINATES[name](*parameters)
+    support = DENSITIES[name].support
+    if support is _positive:
+        return _beyond(mp.mpf(0))
+    if support is _unit:
+        return _between(mp.mpf(0), mp.mpf(1))
+    return _real(parameters[0], parameters[1])
+
+
+def definition(p: str, p_parameters, q: str, q_parameters, digits: int = 25) -> mp.mpf:
+    """∫ or Σ f (log f - log g) to so many digits of the largest term, for any parameters; inf where g is 0 and f is not."""
+    first, second = DENSITIES[p], DENSITIES[q]
+    # Next to 1, 1 - x has as many digits as are carried.
+    with mp.workdps(digits + (300 if first.support is _unit else 15)):
+        a, b = exact(p_parameters), exact(q_parameters)
+        if first.support is None:
+            return _sum_to(first, second, a, b, digits)
+        place, log_stretch = _coordinate(p, a)
+
+        def log_density(t):
+            return first.log(place(t), *a) + log_stretch(t)
+
+        low, peak, high = _reach(log_density, digits * mp.log(10) + 30)
+
+        def term(t):
+            x = place(t)
+            log_f = first.log(x, *a)
+            f = mp.exp(log_f + log_stretch(t))
+            return f * (log_f - second.log(x, *b))
+
+        if any(second.log(place(t), *b) == -mp.inf for t in (low, high)):
+            return mp.inf
+        points = {low, peak, high}
+        for end in (low, high):
+            points |= {peak + (end - peak) * mp.mpf(2) ** -k for k in range(1, 7)}
+        points |= set(_corners(place, q, b, low, high))
+        points |= set(_corners(place, p, a, low, high))
+        return mp.quad(term, sorted(points))
+
+
+def _corners(place, name, parameters, low, high):
+    """Where a density has a corner: its location, found by bisection in t."""
+    if name in ("Laplace", "GeneralizedNormal") and place(low) < parameters[0] < place(high):
+        for _ in range(400):
+            middle = (low + high) / 2
+            low, high = (middle, high) if place(middle) < parameters[0] else (low, middle)
+        yield low
+
+
+def _reach(log_density, drop):
+    """Peak of a density with one peak, and where it has fallen by `drop` (of its logarithm)."""
+    low, high = mp.mpf(-20000), mp.mpf(20000)
+    for _ in range(400):
+        x, y = low + (high - low) / 3, high - (high - low) / 3
+        low, high = (x, high) if log_density(x) < log_density(y) else (low, y)
+    peak = (low + high) / 2
+    top = log_density(peak)
+    ends = []
+    for side in (-1, 1):
+        step = mp.mpf("1e-8")
+        while log_density(peak + side * step) > top - drop and step < 1e7:
+            step *= 2
+        near, far = step / 2, step
+        for _ in range(30):
+            middle = (near + far) / 2
+            near, far = (middle, far) if log_density(peak + side * middle) > top - drop else (near, middle)
+        ends.append(peak + side * far)
+    return ends[0], peak, ends[1]
+
+
+def _sum_to(first, second, a, b, digits):
+    total, mass, k = mp.mpf(0), mp.mpf(0), 0
+    while mass < 1 - mp.mpf(10) ** -(digits + 5) and k < 100_000:
+        log_f = first.log(k, *a)
+        if log_f > -mp.inf:
+            weight = mp.exp(log_f)
+            mass += weight
+            log_g = second.log(k, *b)
+            if log_g == -mp.inf:
+                return mp.inf
+            total += weight * (log_f - log_g)
+        k += 1
+    return total

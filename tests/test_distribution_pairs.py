@@ -181,7 +181,7 @@ def test_batches_broadcast():
     inner = distributions.Independent(distributions.Normal(np.zeros((3, 2)), 1.0), 1)
     outer = distributions.Independent(distributions.Normal(np.ones((3, 2)), 1.0), 1)
     np.testing.assert_array_equal(kb.kl(inner, outer), [1.0, 1.0, 1.0])
-    with pytest.raises(ValueError, match="1 batch axes"):
+    with pytest.raises(ValueError, match=r"events have different shapes: of p = Independent\(Normal\) 1 axes belong"):
         kb.kl(inner, distributions.Normal(np.ones((3, 2)), 1.0))
 
 

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import dataclasses
 import math
+from functools import cache
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -11,11 +13,13 @@ import numpy as np
 from .._forms import float_arrays
 from .._ops import Array, common_ops
 from .._ops import numpy as numpy_ops
-from . import continuous, discrete, multivariate  # noqa: F401  they register their closed forms
+from . import closed  # noqa: F401  it registers the closed forms
 from .adapters import name_of, read
-from .families import Independent, Record
+from .conditions import condition
+from .families import Record
 from .registry import Found, families_with, find, user_pairs
 from .scalars import kl_of_floats
+from .structures import STRUCTURES, structural_kl
 from .users import find_user_form
 
 
@@ -44,8 +48,11 @@ def object_kl(p: Any, q: Any) -> Array:
     value = kl_of_floats(first, second)
     if value is not None:
         return value
-    if isinstance(first, Independent) or isinstance(second, Independent):
-        return _independent(p, q, first, second)
+    if isinstance(first, STRUCTURES) or isinstance(second, STRUCTURES):
+        value = structural_kl(object_kl, first, second)
+        if value is None:
+            raise _no_closed_form(p, q, first, second)
+        return value
     found = find(first, second)
     if found is None:
         raise _no_closed_form(p, q, first, second)
@@ -59,22 +66,43 @@ def _read(p: Any, q: Any) -> tuple[Record, Record]:
         raise NoClosedForm(f"KL({name_of(p)}‖{name_of(q)}) has no closed form here: {error}{_NEXT}") from None
 
 
-def _independent(p: Any, q: Any, first: Record, second: Record) -> Array:
-    """Axes of the batch that belong to one event: their divergences add up."""
-    ranks = [x.reinterpreted if isinstance(x, Independent) else 0 for x in (first, second)]
-    bases = [x.base if isinstance(x, Independent) else x for x in (first, second)]
-    if ranks[0] != ranks[1]:
-        raise ValueError(f"{name_of(p)} has {ranks[0]} batch axes made part of an event and {name_of(q)} {ranks[1]}: they must be as many")
-    value = object_kl(*bases)
-    ops = common_ops([("p", value)])
-    axes = tuple(range(len(value.shape) - ranks[0], len(value.shape)))
-    return ops.squeeze(ops.sum(value, axes), axes) if axes else value
-
-
 def _evaluate(found: Found) -> Array:
     named = [(f"{side}.{name}", x) for side, record in (("p", found.p), ("q", found.q)) for name, x in record.parameters().items()]
     ops = common_ops(named)
     arrays = float_arrays(ops, named)
+    if ops is numpy_ops:
+        with np.errstate(all="ignore"):
+            return _by_blocks(ops, found, arrays)[()]  # a NumPy number, not an array without axes
+    if ops.double is None:
+        return _by_blocks(ops, found, arrays)
+    with ops.double():
+        return _apply(ops, found, arrays)
+
+
+# Numbers in a block: its intermediate results stay in the cache, and no threads are started for it.
+_BLOCK = 1 << 14
+
+
+def _by_blocks(ops: Any, found: Found, arrays: list[Array]) -> Array:
+    """Large batches on the CPU, a part of the first axis at a time."""
+    if not hasattr(ops, "concatenate") or not ops.may_look(arrays[0]):
+        return _apply(ops, found, arrays)
+    size = max(math.prod(x.shape) for x in arrays)
+    ranks = [side.parameter_ndims.get(name, 0) for side in (found.p, found.q) for name in side.parameters()]
+    batches = [tuple(x.shape[: len(x.shape) - rank]) for x, rank in zip(arrays, ranks)]
+    full = max(batches, key=len)
+    # Every parameter with a batch has all of its axes, and as many rows.
+    if size < 2 * _BLOCK or not full or any(b and (len(b) < len(full) or b[0] != full[0]) for b in batches):
+        return _apply(ops, found, arrays)
+    step = max(1, _BLOCK * full[0] // size)
+    parts = [
+        _apply(ops, found, [x[start : start + step] if batch else x for x, batch in zip(arrays, batches)])
+        for start in range(0, full[0], step)
+    ]
+    return ops.concatenate(parts)
+
+
+def _apply(ops: Any, found: Found, arrays: list[Array]) -> Array:
     wide = any(x.dtype == ops.float64 for x in arrays)
     inside = ops.widest(arrays[0])
     arrays = [ops.astype(x, inside) for x in arrays]
@@ -84,10 +112,30 @@ def _evaluate(found: Found) -> Array:
         sides.append(dataclasses.replace(record, **dict(zip(names, arrays[start : start + len(names)]))))
         start += len(names)
     _same_events(*sides)
-    if ops is not numpy_ops:
-        return _finish(ops, found.function(ops, *sides), sides, wide)
-    with np.errstate(all="ignore"):
-        return _finish(ops, found.function(ops, *sides), sides, wide)[()]  # a NumPy number, not an array without axes
+    # What came as float32 needs no more than plain remainders of float64 (`special`).
+    value = found.function(ops if wide or inside != ops.float64 else _direct(ops), *sides)
+    valid = _valid(ops, sides)
+    asked = condition(type(found.p), type(found.q))
+    if asked is not None and ops.may_look(value):
+        _refuse(ops, value, valid, arrays, found, asked)
+    if valid is not None:
+        value = ops.where(valid, value, math.nan)
+    return ops.astype(value, ops.float64 if wide else ops.float32)
+
+
+@cache
+def _direct(ops: Any) -> Any:
+    names = {name: getattr(ops, name) for name in dir(ops) if not name.startswith("__")}
+    return SimpleNamespace(**names, direct=True)
+
+
+def _refuse(ops: Any, value: Array, valid: Array | None, arrays: list[Array], found: Found, asked: str) -> None:
+    """No closed form for these parameters: NaN, though all of them are valid."""
+    missing = np.isnan(ops.to_numpy(value))
+    if valid is not None:
+        missing = missing & ops.to_numpy(valid)
+    if missing.any() and not any(np.isnan(ops.to_numpy(x)).any() for x in arrays):
+        raise NoClosedForm(f"KL({type(found.p).__name__}‖{type(found.q).__name__}) has a closed form for {asked} only")
 
 
 def _same_events(p: Any, q: Any) -> None:
@@ -98,8 +146,8 @@ def _same_events(p: Any, q: Any) -> None:
         raise ValueError(f"events have different shapes: p has {listed[0]}, and q {listed[1]}; batches broadcast, events do not")
 
 
-def _finish(ops: Any, value: Array, sides: list[Any], wide: bool) -> Array:
-    """NaN where a parameter is invalid, in the dtype of the result."""
+def _valid(ops: Any, sides: list[Any]) -> Array | None:
+    """Where all parameters are in their range; None where any number is."""
     valid: Any = None
     for side in sides:
         for name in (*side.positive, *side.non_negative, *side.unit):
@@ -109,6 +157,4 @@ def _finish(ops: Any, value: Array, sides: list[Any], wide: bool) -> Array:
             axes = tuple(range(len(x.shape) - side.parameter_ndims.get(name, 0), len(x.shape)))
             good = ops.squeeze(ops.min(ops.where(good, 1.0 + x * 0.0, 0.0), axes), axes) > 0.0 if axes else good
             valid = good if valid is None else valid & good
-    if valid is not None:
-        value = ops.where(valid, value, math.nan)
-    return ops.astype(value, ops.float64 if wide else ops.float32)
+    return valid

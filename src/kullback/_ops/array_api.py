@@ -15,12 +15,13 @@ class Namespace:
     call_host = None
     has_row_kernels = None
     gauss_newton = None
+    double = None
 
     def __init__(self, xp: Any) -> None:
         self.xp = xp
         self.name = xp.__name__
         self.float32, self.float64 = xp.float32, xp.float64
-        self.exp, self.log, self.log1p, self.isnan = xp.exp, xp.log, xp.log1p, xp.isnan
+        self.exp, self.log, self.log1p, self.sin, self.isnan = xp.exp, xp.log, xp.log1p, xp.sin, xp.isnan
         self.where, self.total, self.mean = xp.where, xp.sum, xp.mean
         self.astype = xp.astype
 
@@ -107,6 +108,15 @@ class Namespace:
 
     def solve_lower(self, matrix: Any, x: Any) -> Any:
         return self.xp.linalg.solve(matrix, x)
+
+    def matmul(self, x: Any, y: Any) -> Any:
+        return self.xp.matmul(x, y)
+
+    def transpose(self, x: Any) -> Any:
+        return self.xp.matrix_transpose(x)
+
+    def cholesky(self, x: Any) -> Any:
+        return self.xp.linalg.cholesky(x)
 
     def host_view(self, x: Any) -> Any:
         return None

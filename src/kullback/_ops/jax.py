@@ -13,7 +13,7 @@ import numpy as np
 name = "JAX"
 exact_float32 = True
 float32, float64 = jnp.float32, jnp.float64
-exp, log, log1p, isnan, where = jnp.exp, jnp.log, jnp.log1p, jnp.isnan, jnp.where
+exp, log, log1p, sin, isnan, where = jnp.exp, jnp.log, jnp.log1p, jnp.sin, jnp.isnan, jnp.where
 total, mean, length, squeeze, expand = jnp.sum, jnp.mean, len, jnp.squeeze, jnp.expand_dims
 stop_gradient, to_numpy = jax.lax.stop_gradient, np.asarray
 
@@ -98,7 +98,7 @@ def host_view(x: Any) -> Any:
     return None
 
 
-stack = jnp.stack
+stack, matmul = jnp.stack, jnp.matmul
 
 
 def diagonal(x: Any) -> Any:
@@ -120,6 +120,22 @@ def gauss_newton(function: Any, parameters: Any, vector: Any, metric: Any, dampi
     _, pull = jax.vjp(function, parameters)
     (product,) = pull(astype(metric(y, push(vector)), y.dtype))
     return jax.tree.map(lambda x, v: x + damping * v, product, vector)
+
+
+def transpose(x: Any) -> Any:
+    return jnp.swapaxes(x, -1, -2)
+
+
+def cholesky(x: Any) -> Any:
+    return jnp.linalg.cholesky(x)
+
+
+def double() -> Any:
+    if not hasattr(jax, "enable_x64"):  # before JAX 0.8
+        from jax.experimental import enable_x64
+
+        return enable_x64(True)
+    return jax.enable_x64(True)
 
 
 def from_host(x: Any) -> Any:

@@ -10,13 +10,14 @@ import numpy as np
 name = "NumPy"
 exact_float32 = True
 float32, float64 = np.float32, np.float64
-exp, log, log1p, isnan, where = np.exp, np.log, np.log1p, np.isnan, np.where
+exp, log, log1p, sin, isnan, where = np.exp, np.log, np.log1p, np.sin, np.isnan, np.where
 expand, total, length = np.expand_dims, np.sum, len
 to_numpy = np.asarray
 
 call_host = None
 has_row_kernels = None
 gauss_newton = None
+double = None
 _this = sys.modules[__name__]
 
 
@@ -141,6 +142,17 @@ def diagonal(x: Any) -> Any:
 
 def solve_lower(matrix: Any, x: Any) -> Any:
     return np.linalg.solve(matrix, x)
+
+
+matmul, concatenate = np.matmul, np.concatenate
+
+
+def transpose(x: Any) -> Any:
+    return np.swapaxes(x, -1, -2)
+
+
+def cholesky(x: Any) -> Any:
+    return np.linalg.cholesky(x)
 
 
 def from_host(x: Any) -> Any:

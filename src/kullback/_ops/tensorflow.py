@@ -12,12 +12,13 @@ import tensorflow as tf
 name = "TensorFlow"
 exact_float32 = True
 float32, float64 = tf.float32, tf.float64
-exp, log, log1p, isnan = tf.math.exp, tf.math.log, tf.math.log1p, tf.math.is_nan
+exp, log, log1p, sin, isnan = tf.math.exp, tf.math.log, tf.math.log1p, tf.math.sin, tf.math.is_nan
 total, mean, squeeze = tf.reduce_sum, tf.reduce_mean, tf.squeeze
 stop_gradient, astype, from_host = tf.stop_gradient, tf.cast, tf.convert_to_tensor
 
 call_host = None
 has_row_kernels = None
+double = None
 _this = sys.modules[__name__]
 
 
@@ -119,7 +120,7 @@ def to_numpy(x: Any) -> Any:
     return np.asarray(x.numpy())
 
 
-stack, diagonal, sums_before = tf.stack, tf.linalg.diag_part, partial(tf.cumsum, axis=-1, exclusive=True)
+sums_before = partial(tf.cumsum, axis=-1, exclusive=True)
 
 
 def gauss_newton(function: Any, parameters: Any, vector: Any, metric: Any, damping: float) -> Any:
@@ -131,6 +132,13 @@ def gauss_newton(function: Any, parameters: Any, vector: Any, metric: Any, dampi
     change = forward.jvp(y, unconnected_gradients="zero")
     pulled = tape.gradient(y, leaves, output_gradients=astype(metric(y, change), y.dtype), unconnected_gradients="zero")
     return tf.nest.pack_sequence_as(parameters, [x + damping * v for x, v in zip(pulled, directions)])
+stack, diagonal, transpose, matmul, cholesky = (
+    tf.stack,
+    tf.linalg.diag_part,
+    tf.linalg.matrix_transpose,
+    tf.linalg.matmul,
+    tf.linalg.cholesky,
+)
 
 
 def solve_lower(matrix: Any, x: Any) -> Any:

@@ -17,11 +17,12 @@ from tinygrad.function import _function, function
 name = "tinygrad"
 exact_float32 = False
 float32, float64 = dtypes.float32, dtypes.float64
-exp, log, isnan, total, mean = Tensor.exp, Tensor.log, Tensor.isnan, Tensor.sum, Tensor.mean
+exp, log, sin, isnan, total, mean = Tensor.exp, Tensor.log, Tensor.sin, Tensor.isnan, Tensor.sum, Tensor.mean
 stop_gradient, barrier, to_numpy = Tensor.detach, Tensor.contiguous, Tensor.numpy
 
 call_host = None
 has_row_kernels = None
+double = None
 _this = sys.modules[__name__]
 
 
@@ -179,6 +180,25 @@ def gauss_newton(function: Any, parameters: Any, vector: Any, metric: Any, dampi
     (change,) = Tensor.stack(*along).sum().gradient(u)
     product = (y * metric(y, change).cast(y.dtype).detach()).sum().gradient(*leaves)
     return _rebuilt(parameters, iter([x + damping * v for x, v in zip(product, directions)]))
+matmul = Tensor.matmul
+
+
+def transpose(x: Any) -> Any:
+    return x.transpose(-1, -2)
+
+
+def cholesky(x: Any) -> Any:
+    # Column by column, each written as a whole row of zeros and the rest.
+    size = x.shape[-1]
+    columns: list[Any] = []
+    for i in range(size):
+        rest = x[..., :, i]
+        for column in columns:
+            rest = rest - column * column[..., i : i + 1]
+        pivot = rest[..., i : i + 1]
+        below = Tensor([0.0] * i + [1.0] * (size - i), dtype=x.dtype, device=x.device)
+        columns.append(rest / pivot.sqrt() * below)
+    return Tensor.stack(*columns, dim=-1)
 
 
 def host_view(x: Any) -> Any:

@@ -23,7 +23,7 @@ except ImportError:  # before PyTorch 2.8
 name = "PyTorch"
 exact_float32 = True
 float32, float64 = torch.float32, torch.float64
-exp, log, log1p, isnan, where = torch.exp, torch.log, torch.log1p, torch.isnan, torch.where
+exp, log, log1p, sin, isnan, where = torch.exp, torch.log, torch.log1p, torch.sin, torch.isnan, torch.where
 total, mean, length, squeeze = torch.sum, torch.mean, len, torch.squeeze
 from_host = torch.from_numpy
 
@@ -162,6 +162,8 @@ def from_float(x: float, dtype: Any) -> Any:
 
 
 stack = torch.stack
+stack, matmul, concatenate = torch.stack, torch.matmul, torch.cat
+double = None
 
 
 def sums_before(x: Any) -> Any:
@@ -181,6 +183,14 @@ def diagonal(x: Any) -> Any:
 
 def solve_lower(matrix: Any, x: Any) -> Any:
     return torch.linalg.solve_triangular(matrix, x, upper=False)
+
+
+def transpose(x: Any) -> Any:
+    return x.transpose(-1, -2)
+
+
+def cholesky(x: Any) -> Any:
+    return torch.linalg.cholesky(x)
 
 
 def is_constant(x: Any) -> bool:

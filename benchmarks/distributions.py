@@ -1,0 +1,89 @@
+"""A million pairs of distributions: kullback beside torch.distributions and TFP on the same framework. Writes results/distributions.csv.
+
+python benchmarks/distributions.py [--size 1000000] [--rounds 5]
+The two take turns, and the smallest time of each counts: only their ratio means anything on a busy machine.
+"""
+
+from __future__ import annotations
+
+import argparse
+import csv
+import os
+import time
+from pathlib import Path
+
+os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3")
+
+import numpy as np
+import tensorflow as tf
+import tensorflow_probability as tfp
+import torch
+import torch.distributions as td
+
+import kullback as kb
+
+RESULTS = Path(__file__).parent / "results" / "distributions.csv"
+tfd = tfp.distributions
+
+
+def parameters(n, rng):
+    """By family: P's parameters and Q's, float32."""
+    positive = lambda *shape: (10 ** rng.uniform(-1, 2, shape)).astype(np.float32)  # noqa: E731
+    near = lambda x: (x * rng.uniform(0.5, 1.5, x.shape)).astype(np.float32)  # noqa: E731
+    tril = np.tril(rng.normal(size=(n // 16, 16, 16)) * 0.1) + np.eye(16)
+    made = {
+        "Normal": (rng.normal(size=n).astype(np.float32), positive(n)),
+        "Gamma": (positive(n), positive(n)),
+        "Beta": (positive(n), positive(n)),
+        "Dirichlet": (positive(n // 10, 10),),
+        "MultivariateNormal": (rng.normal(size=(n // 16, 16)).astype(np.float32), tril.astype(np.float32)),
+    }
+    return {name: (p, tuple(near(x) if x.ndim < 3 else x + 0.05 * np.eye(16, dtype=np.float32) for x in p)) for name, p in made.items()}
+
+
+def torch_object(name, p):
+    p = [torch.from_numpy(x) for x in p]
+    if name == "MultivariateNormal":
+        return td.MultivariateNormal(p[0], scale_tril=p[1], validate_args=False)
+    return getattr(td, name)(*p, validate_args=False)
+
+
+def tfp_object(name, p):
+    p = [tf.constant(x) for x in p]
+    return tfd.MultivariateNormalTriL(*p) if name == "MultivariateNormal" else getattr(tfd, name)(*p)
+
+
+def seconds(rounds, *functions):
+    best = [float("inf")] * len(functions)
+    for function in functions:
+        function()
+    for _ in range(rounds):
+        for i, function in enumerate(functions):
+            start = time.perf_counter()
+            function()
+            best[i] = min(best[i], time.perf_counter() - start)
+    return best
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--size", type=int, default=1_000_000)
+    parser.add_argument("--rounds", type=int, default=5)
+    given = parser.parse_args()
+    rows = []
+    for name, (p, q) in parameters(given.size, np.random.default_rng(1)).items():
+        for framework, make, theirs in (("torch", torch_object, td.kl_divergence), ("tensorflow", tfp_object, tfd.kl_divergence)):
+            first, second = make(name, p), make(name, q)
+            with torch.no_grad():
+                ours, other = seconds(given.rounds, lambda a=first, b=second: kb.kl(a, b), lambda a=first, b=second, f=theirs: f(a, b))
+            rows.append((framework, name, f"{1e3 * ours:.1f}", f"{1e3 * other:.1f}", f"{ours / other:.2f}"))
+            print(*rows[-1], flush=True)
+    RESULTS.parent.mkdir(exist_ok=True)
+    with RESULTS.open("w", newline="") as file:
+        writer = csv.writer(file, lineterminator="\n")
+        writer.writerow(("framework", "family", "kullback ms", "theirs ms", "ratio"))
+        writer.writerows(rows)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,116 @@
+"""The point mass: -log of Q's probability of it where Q is discrete, inf where Q is continuous and where P is not that point.
+
+Other libraries answer -log of Q's *density* there, which depends on the unit x is measured in: it is no divergence.
+"""
+
+from __future__ import annotations
+
+import math
+from typing import Any
+
+from .. import families
+from ..curves import square
+from ..families import (
+    Bernoulli,
+    BernoulliLogits,
+    Binomial,
+    BinomialLogits,
+    Delta,
+    Geometric,
+    GeometricLogits,
+    NegativeBinomial,
+    NegativeBinomialLogits,
+    Poisson,
+)
+from ..registry import closed_form
+from ..special import log_gamma
+from .counts import _failure, _success
+
+Array = Any
+
+
+@closed_form(Delta, Delta)
+def _delta(ops: Any, p: Any, q: Any) -> Array:
+    distance = square(p.value - q.value)
+    # Equal infinities are no number apart.
+    return ops.where(p.value == q.value, ops.where(ops.isnan(distance), 0.0, distance), ops.where(ops.isnan(distance), distance, math.inf))
+
+
+def _choose(ops: Any, n: Array, k: Array) -> Array:
+    return log_gamma(ops, n + 1.0) - log_gamma(ops, k + 1.0) - log_gamma(ops, n - k + 1.0)
+
+
+def _times(ops: Any, k: Array, probability: Array) -> Array:
+    """k log(probability), 0 for k = 0."""
+    none = k == 0.0
+    return ops.where(none, 0.0, k * ops.log(ops.where(none, 1.0, probability)))
+
+
+def _log_mass(ops: Any, q: Any, k: Array) -> Array:
+    """log Q{k}, for a k that Q can take."""
+    if isinstance(q, Poisson):
+        return _times(ops, k, q.rate) - q.rate - log_gamma(ops, k + 1.0)
+    success, failure = _success(ops, q), _failure(ops, q)
+    if isinstance(q, (Geometric, GeometricLogits)):
+        return ops.log(success) + _times(ops, k, failure)
+    if isinstance(q, (NegativeBinomial, NegativeBinomialLogits)):
+        ways = log_gamma(ops, k + q.total_count) - log_gamma(ops, k + 1.0) - log_gamma(ops, q.total_count)
+        return ways + _times(ops, q.total_count, failure) + _times(ops, k, success)
+    if isinstance(q, (Bernoulli, BernoulliLogits)):
+        return _times(ops, k, success) + _times(ops, 1.0 - k, failure)
+    return _choose(ops, q.total_count, k) + _times(ops, k, success) + _times(ops, q.total_count - k, failure)
+
+
+def _rounded(ops: Any, x: Array) -> Array:
+    """Is x a whole number? sin²(π x) is of the size of its rounding."""
+    return square(ops.sin(math.pi * x)) <= 1e-20 * (1.0 + square(x))
+
+
+def _possible(ops: Any, q: Any, k: Array) -> Array:
+    can = _rounded(ops, k) & (k >= 0.0)
+    if isinstance(q, (Bernoulli, BernoulliLogits)):
+        return can & (k <= 1.0)
+    return can & (k <= q.total_count) if isinstance(q, (Binomial, BinomialLogits)) else can
+
+
+def _delta_counts(ops: Any, p: Any, q: Any) -> Array:
+    can = _possible(ops, q, p.value)
+    return ops.where(can, -_log_mass(ops, q, ops.where(can, p.value, 0.0)), math.inf)
+
+
+def _counts_delta(ops: Any, p: Any, q: Any) -> Array:
+    # 0 where P is that point with certainty.
+    can = _possible(ops, p, q.value)
+    certain = can & (_log_mass(ops, p, ops.where(can, q.value, 0.0)) == 0.0)
+    return ops.where(certain, 0.0 * q.value, math.inf)
+
+
+_COUNTS = (
+    Bernoulli,
+    BernoulliLogits,
+    Binomial,
+    BinomialLogits,
+    Poisson,
+    Geometric,
+    GeometricLogits,
+    NegativeBinomial,
+    NegativeBinomialLogits,
+)
+for _family in _COUNTS:
+    closed_form(Delta, _family)(_delta_counts)
+    closed_form(_family, Delta)(_counts_delta)
+
+
+def _apart(ops: Any, p: Any, q: Any) -> Array:
+    """inf, of the shape of the batches."""
+    total: Any = 0.0
+    for side in (p, q):
+        for x in side.parameters().values():
+            total = total + ops.where(ops.isnan(x), x, math.inf)
+    return total
+
+
+for _other in [x for x in vars(families).values() if isinstance(x, type) and issubclass(x, families.Record)]:
+    if _other.support in ("real", "positive", "unit", "above", "interval", "truncated"):
+        closed_form(Delta, _other)(_apart)
+        closed_form(_other, Delta)(_apart)

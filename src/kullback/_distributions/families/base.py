@@ -1,0 +1,32 @@
+"""What every record of a distribution has."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass, fields
+from typing import Any, ClassVar
+
+Array = Any
+
+
+@dataclass(frozen=True, eq=False)
+class Record:
+    """A distribution given by its parameters."""
+
+    # Parameters that must be positive, at least 0, between 0 and 1.
+    # How many trailing axes of each parameter belong to one event; and of the event itself.
+    positive: ClassVar[tuple[str, ...]] = ()
+    non_negative: ClassVar[tuple[str, ...]] = ()
+    unit: ClassVar[tuple[str, ...]] = ()
+    parameter_ndims: ClassVar[dict[str, int]] = {}
+    event_ndim: ClassVar[int] = 0
+    # Where it may lie, for what is infinite whatever the parameters (`closed.supports`): "real" line, "positive" half, "unit" interval, an
+    # "interval" or what lies "above" a number, as parameters say; "counts", up to a number of "trials", or "binary". Empty: not said.
+    support: ClassVar[str] = ""
+
+    def parameters(self) -> dict[str, Array]:
+        return {f.name: getattr(self, f.name) for f in fields(self) if f.metadata.get("array", True)}
+
+    def same_law(self) -> Iterator[Record]:
+        """The same distribution as a member of other families, nearest first."""
+        yield from ()

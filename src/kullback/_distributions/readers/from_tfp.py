@@ -1,0 +1,225 @@
+"""TensorFlow Probability, on TensorFlow and on JAX."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from ..families import (
+    Bernoulli,
+    BernoulliLogits,
+    Beta,
+    Binomial,
+    BinomialLogits,
+    Categorical,
+    Cauchy,
+    Chi,
+    Chi2,
+    ContinuousBernoulli,
+    ContinuousBernoulliLogits,
+    Dirichlet,
+    ExpGamma,
+    ExpGammaLog,
+    ExpInverseGamma,
+    ExpInverseGammaLog,
+    Exponential,
+    Gamma,
+    GeneralizedNormal,
+    Geometric,
+    GeometricLogits,
+    Gumbel,
+    HalfCauchy,
+    HalfNormal,
+    InverseGamma,
+    InverseGaussian,
+    Kumaraswamy,
+    Laplace,
+    Logistic,
+    LogitNormal,
+    LogNormal,
+    Masked,
+    MatrixNormal,
+    Moyal,
+    Multinomial,
+    MultivariateNormal,
+    MultivariateNormalCovariance,
+    MultivariateNormalDiag,
+    MultivariateNormalScale,
+    NegativeBinomial,
+    NegativeBinomialLogits,
+    Normal,
+    OrderedLogistic,
+    Pareto,
+    Poisson,
+    PowerSpherical,
+    ProbitBernoulli,
+    Product,
+    Record,
+    Repeated,
+    Shifted,
+    SphericalUniform,
+    StoppingRatioLogistic,
+    Transformed,
+    TruncatedNormal,
+    Uniform,
+    VonMises,
+    VonMisesFisher,
+    Weibull,
+    Wishart,
+)
+from .shared import Read, Reader, Same, fields, independent, point
+
+
+def _either(probs: Any, logits: Any, *before: str) -> Reader:
+    # Asked of the parameters: `d.probs` is worked out from logits.
+    def read(d: Any) -> Record:
+        given = d.parameters
+        name = "probs" if given.get("logits") is None else "logits"
+        record: Record = (probs if name == "probs" else logits)(*(given[x] for x in before), given[name])
+        return record
+
+    return read
+
+
+def _form(d: Any) -> tuple[Any, str]:
+    logits = d.parameters.get("logits")
+    return (d.parameters["probs"], "probs") if logits is None else (logits, "logits")
+
+
+def _multinomial(d: Any) -> Record:
+    values, form = _form(d)
+    return Multinomial(d.parameters["total_count"], values, form)
+
+
+def _dense(operator: Any) -> Any:
+    return operator.to_dense()
+
+
+def _is(operator: Any, *names: str) -> bool:
+    return type(operator).__name__ in names
+
+
+def _loc(d: Any, scale: Any) -> Any:
+    # Where none was given it is 0.
+    return scale[..., 0] * 0.0 if d.loc is None else d.loc
+
+
+def _normal_vector(d: Any) -> Record:
+    if _is(d.scale, "LinearOperatorDiag"):
+        diagonal = d.scale.diag_part()
+        return MultivariateNormalDiag(diagonal * 0.0 if d.loc is None else d.loc, diagonal)
+    scale = _dense(d.scale)
+    family: Any = MultivariateNormal if _is(d.scale, "LinearOperatorLowerTriangular") else MultivariateNormalScale
+    record: Record = family(_loc(d, scale), scale)
+    return record
+
+
+def _covariance_vector(d: Any) -> Record:
+    return MultivariateNormalCovariance(d.mean(), d.covariance())
+
+
+def _matrix_normal(d: Any) -> Record:
+    for operator in (d.scale_row, d.scale_column):
+        if not _is(
+            operator, "LinearOperatorLowerTriangular", "LinearOperatorDiag", "LinearOperatorIdentity", "LinearOperatorScaledIdentity"
+        ):
+            raise TypeError(f"a matrix normal distribution whose scale is a {type(operator).__name__}: use LinearOperatorLowerTriangular")
+    return MatrixNormal(d.loc, _dense(d.scale_row), _dense(d.scale_column))
+
+
+def _wishart(d: Any) -> Record:
+    if d.input_output_cholesky:
+        raise TypeError(
+            "a Wishart distribution with input_output_cholesky=True is a law of Cholesky factors, and not a family kullback knows"
+        )
+    given = d.parameters.get("scale_tril")
+    return Wishart(d.df, _dense(d.parameters["scale"]) if given is None else given)
+
+
+def _logged(plain: Any, logged: Any, name: str) -> Reader:
+    def read(d: Any) -> Record:
+        given = d.parameters.get(name)
+        record: Record = plain(d.concentration, given) if given is not None else logged(d.concentration, d.parameters[f"log_{name}"])
+        return record
+
+    return read
+
+
+def _joint(d: Any, read: Read) -> Record:
+    parts = d.parameters.get("distributions")
+    parts = d.parameters["model"] if parts is None else parts
+    named = parts if isinstance(parts, dict) else dict(enumerate(parts))
+    for name, part in named.items():
+        if not hasattr(part, "log_prob"):
+            raise TypeError(f"part {name!r} of a {type(d).__name__} depends on others: only independent parts have a closed form")
+    return Product({name: read(part) for name, part in named.items()})
+
+
+def _transformed(d: Any, read: Read) -> Record:
+    more = len(d.event_shape) - len(d.distribution.event_shape)
+    return Transformed(read(d.distribution), Same(d.bijector), more)
+
+
+def _probit(d: Any) -> Record:
+    if d.parameters.get("probits") is None:
+        return Bernoulli(d.parameters["probs"])
+    return ProbitBernoulli(d.parameters["probits"])
+
+
+def table(read: Read) -> dict[str, Reader]:
+    return {
+        "Normal": fields(Normal, "loc", "scale"),
+        "Laplace": fields(Laplace, "loc", "scale"),
+        "Cauchy": fields(Cauchy, "loc", "scale"),
+        "Gumbel": fields(Gumbel, "loc", "scale"),
+        "Logistic": fields(Logistic, "loc", "scale"),
+        "Moyal": fields(Moyal, "loc", "scale"),
+        "GeneralizedNormal": fields(GeneralizedNormal, "loc", "scale", "power"),
+        "ExpGamma": _logged(ExpGamma, ExpGammaLog, "rate"),
+        "ExpInverseGamma": _logged(ExpInverseGamma, ExpInverseGammaLog, "scale"),
+        "VonMises": fields(VonMises, "loc", "concentration"),
+        "LogNormal": fields(LogNormal, "loc", "scale"),
+        "HalfNormal": fields(HalfNormal, "scale"),
+        "HalfCauchy": lambda d: Shifted(HalfCauchy(d.scale), d.loc),
+        "Gamma": fields(Gamma, "concentration", "rate"),
+        "Chi": fields(Chi, "df"),
+        "Chi2": fields(Chi2, "df"),
+        "InverseGamma": fields(InverseGamma, "concentration", "scale"),
+        "InverseGaussian": fields(InverseGaussian, "loc", "concentration"),
+        "Exponential": fields(Exponential, "rate"),
+        "Weibull": fields(Weibull, "concentration", "scale"),
+        "Pareto": fields(Pareto, "concentration", "scale"),
+        "Uniform": fields(Uniform, "low", "high"),
+        "Beta": fields(Beta, "concentration1", "concentration0"),
+        "Kumaraswamy": fields(Kumaraswamy, "concentration1", "concentration0"),
+        "LogitNormal": fields(LogitNormal, "loc", "scale"),
+        "TruncatedNormal": fields(TruncatedNormal, "loc", "scale", "low", "high"),
+        "ContinuousBernoulli": _either(ContinuousBernoulli, ContinuousBernoulliLogits),
+        "Dirichlet": fields(Dirichlet, "concentration"),
+        "Bernoulli": _either(Bernoulli, BernoulliLogits),
+        "ProbitBernoulli": _probit,
+        "Binomial": _either(Binomial, BinomialLogits, "total_count"),
+        "Geometric": _either(Geometric, GeometricLogits),
+        "NegativeBinomial": _either(NegativeBinomial, NegativeBinomialLogits, "total_count"),
+        "Poisson": fields(Poisson, "rate"),
+        "Categorical": lambda d: Categorical(*_form(d)),
+        "OneHotCategorical": lambda d: Categorical(*_form(d)),
+        "OrderedLogistic": fields(OrderedLogistic, "cutpoints", "loc"),
+        "StoppingRatioLogistic": fields(StoppingRatioLogistic, "cutpoints", "loc"),
+        "Multinomial": _multinomial,
+        "MultivariateNormalLinearOperator": _normal_vector,
+        "MultivariateNormalLowRankUpdateLinearOperatorCovariance": _covariance_vector,
+        "GaussianProcess": _covariance_vector,
+        "MatrixNormalLinearOperator": _matrix_normal,
+        "WishartLinearOperator": _wishart,
+        "VonMisesFisher": fields(VonMisesFisher, "mean_direction", "concentration"),
+        "PowerSpherical": fields(PowerSpherical, "mean_direction", "concentration"),
+        "SphericalUniform": lambda d: SphericalUniform(int(d.dimension)),
+        "Deterministic": lambda d: point(d.loc, 0),
+        "VectorDeterministic": lambda d: point(d.loc, 1),
+        "Independent": lambda d: independent(read(d.distribution), int(d.reinterpreted_batch_ndims)),
+        "Masked": lambda d: Masked(read(d.distribution), d.validity_mask),
+        "Sample": lambda d: Repeated(read(d.distribution), tuple(int(n) for n in d.sample_shape)),
+        "Blockwise": lambda d: _joint(d, read),
+        "_JointDistributionSequential": lambda d: _joint(d, read),
+        "TransformedDistribution": lambda d: _transformed(d, read),
+    }
