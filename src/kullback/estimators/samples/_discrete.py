@@ -45,6 +45,7 @@ def plug_in(
     >>> rng = np.random.default_rng(0)
     >>> x, y = rng.choice(3, 2000, p=[0.5, 0.3, 0.2]), rng.choice(3, 3000, p=[0.4, 0.4, 0.2])
     >>> plug_in(x, y)                                            # exactly 0.02527
+    0.0284 ± 0.0071 (plug-in, Miller–Madow, 3 categories, n=2000, 95% interval 0.01439 to 0.04233)
     >>> plug_in(["a", "b"], ["a", "a"]).value
     inf
     """
@@ -73,11 +74,12 @@ def _corrected(counts_x: Points, counts_y: Points, correction: str | None, withi
     with np.errstate(divide="ignore", invalid="ignore"):
         ratio = np.where(counts_x > 0, (counts_x / n) / (counts_y / m), 0.0)
         value = np.where(counts_x > 0, counts_x / n * (np.log(ratio) + within), 0.0).sum(-1)
+        infinite = np.isinf(value)
         if correction == "miller_madow":
             # Second-order Taylor terms: E −H(p̂) = −H(p) + (K−1)/2n, and E log q̂ = log q − (1−q)/2mq.
             inverse_q = np.where(counts_x > 0, m / counts_y, 0.0)
             value = value - ((counts_x > 0).sum(-1) - 1) / (2 * n[..., 0]) - ((counts_x / n * inverse_q).sum(-1) - 1) / (2 * m[..., 0])
-    return np.asarray(value)
+    return np.asarray(np.where(infinite, np.inf, value))
 
 
 def estimate_from_counts(
@@ -86,7 +88,7 @@ def estimate_from_counts(
     """`within`: what to add in each category, for the chain rule."""
     counts_x, counts_y = np.asarray(counts_x, np.float64), np.asarray(counts_y, np.float64)
     within = np.broadcast_to(np.asarray(within, np.float64), counts_x.shape)
-    n, m = int(counts_x.sum()), int(counts_y.sum())
+    n = int(counts_x.sum())
     if correction == "bayes":
         return _posterior(counts_x, counts_y, prior, level, rng, within)
     method = "plug-in, Miller–Madow" if correction else "plug-in"
@@ -94,22 +96,13 @@ def estimate_from_counts(
     value = float(_corrected(counts_x, counts_y, correction, within))
     if math.isinf(value):
         unseen = int(np.sum((counts_x > 0) & (counts_y == 0)))
+        why = f"{method}: {unseen} of x's never occur in y; correction='bayes' allows for chance"
         low = _posterior(counts_x, counts_y, prior, level, rng, within).interval
         assert low is not None
-        return Estimate(
-            value,
-            math.inf,
-            n,
-            f"{method}: {unseen} of x's never occur in y; correction='bayes' allows for chance",
-            interval=(low[0], math.inf),
-            level=level,
-        )
-    drawn = _corrected(
-        rng.multinomial(n, counts_x / n, RESAMPLES).astype(float),
-        rng.multinomial(m, counts_y / m, RESAMPLES).astype(float),
-        correction,
-        within,
-    )
+        return Estimate(value, math.inf, n, why, interval=(low[0], math.inf), level=level)
+    shape = _resamples(len(counts_x))
+    drawn_x, drawn_y = (rng.multinomial(int(c.sum()), c / c.sum(), shape).astype(np.float64) for c in (counts_x, counts_y))
+    drawn = _corrected(drawn_x, drawn_y, correction, within)
     drawn = drawn[np.isfinite(drawn)]
     error = float(np.std(drawn)) if len(drawn) > 1 else math.inf
     return symmetric(value, error, n, method, level)
@@ -124,18 +117,18 @@ def _posterior(counts_x: Points, counts_y: Points, prior: float, level: float, r
     value = float(share @ (digamma(a + 1) - digamma(a.sum() + 1) - digamma(b) + digamma(b.sum()) + within))
     log_p, log_q = _log_dirichlet(a, rng), _log_dirichlet(b, rng)
     drawn = (np.exp(log_p) * (log_p - log_q + within)).sum(-1)
+    method = f"posterior mean, {prior:g} a category, {len(a)} categories"
     low, high = np.quantile(drawn, [0.5 - level / 2, 0.5 + level / 2])
-    return Estimate(
-        value,
-        float(drawn.std()),
-        int(counts_x.sum()),
-        f"posterior mean, {prior:g} a category, {len(a)} categories",
-        interval=(float(low), float(high)),
-        level=level,
-    )
+    return Estimate(value, float(drawn.std()), int(counts_x.sum()), method, interval=(float(low), float(high)), level=level)
+
+
+def _resamples(categories: int) -> int:
+    """As many as fit in 160 MB."""
+    return min(RESAMPLES, max(50, 20_000_000 // categories))
 
 
 def _log_dirichlet(a: Points, rng: np.random.Generator) -> Points:
     """In logs, because gamma variates of small shape underflow: log G(a) = log G(a+1) + log(U)/a."""
-    logs = np.log(rng.standard_gamma(a + 1.0, (RESAMPLES, len(a)))) + np.log1p(-rng.random((RESAMPLES, len(a)))) / a
+    shape = (_resamples(len(a)), len(a))
+    logs = np.log(rng.standard_gamma(a + 1.0, shape)) + np.log1p(-rng.random(shape)) / a
     return np.asarray(logs - np.logaddexp.reduce(logs, axis=1, keepdims=True))

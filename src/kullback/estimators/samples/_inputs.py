@@ -53,10 +53,8 @@ def _table(name: str, value: Any) -> np.ndarray[Any, Any]:
         raise TypeError(f"{name} is {value!r:.60}: it must be an array, one row a point")
     ops = ops_of(value)
     try:
-        if hasattr(value, "iloc"):
-            array = value.to_numpy()
-        else:
-            array = np.asarray(value) if ops is None else np.asarray(ops.to_numpy(value))
+        on_host = value.to_numpy() if hasattr(value, "iloc") else value if ops is None else ops.to_numpy(value)
+        array: np.ndarray[Any, Any] = np.asarray(on_host)
     except (ValueError, TypeError, RuntimeError) as error:
         raise ValueError(f"{name} cannot be read as an array of points: rows of different lengths? ({error})") from error
     if array.ndim == 1:
@@ -79,7 +77,8 @@ def _numbers(name: str, array: np.ndarray[Any, Any]) -> Points:
     if bad.any():
         row, column = np.argwhere(bad)[0]
         raise ValueError(
-            f"{name} has {numbers[row, column]} at row {row}, column {column} ({np.any(bad, 1).sum()} rows in all): drop or impute such rows"
+            f"{name} has {numbers[row, column]} at row {row}, column {column} ({np.any(bad, 1).sum()} such rows in all): "
+            f"drop them, or fill them in"
         )
     return np.ascontiguousarray(numbers)
 

@@ -36,12 +36,11 @@ def subsampled(
 ) -> Estimate:
     """The estimate, with the scatter of the same estimator over disjoint blocks of rows.
 
-    A block with a fraction 1/B of the rows has B times the variance. It also has more bias: neighbours are (B)^(1/d) times as far, and the leading bias is of
-    the order of their squared distance. So (mean over blocks − value)/(B^(2/d) − 1) tells the bias that is left, and the interval is
-    widened by it (it is not moved: the exponent is that of smooth densities).
+    A block with a fraction 1/B of the rows has B times the variance. It also has more bias: neighbours are B^(1/d) times as far, and the
+    leading bias is of the order of their squared distance. So (mean over blocks − value)/(B^(2/d) − 1) tells the bias that is left, and
+    the interval is widened by it (it is not moved: the exponent is that of smooth densities).
     """
     n, m = sizes
-    freedom: float
     if min(n, m) < FEWEST_ROWS:
         # Too few rows for blocks: the scatter of the terms, which knows nothing of y's sampling; hence twice its variance.
         error = math.sqrt(2.0 * float(np.var(terms, ddof=1)) / n) if n > 1 else math.inf

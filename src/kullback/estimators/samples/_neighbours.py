@@ -33,9 +33,10 @@ def nearest_neighbours(
     k : int
     variant : str
         ``"plain"``: Wang, Kulkarni & Verdú (2009), eq. 5: mean log-ratio of the k-th neighbours' distances in y and in x.
-        ``"adaptive"``: their eq. 29, one ball for both samples, which holds at least k points of each: the number of neighbours depends on the data.
-        ``"corrected"``: the same balls, after whitening, with the variation of p/q within each ball taken out by a fitted model of the ratio. Far less bias
-        from d = 4 on; the default of `from_samples`.
+        ``"adaptive"``: their eq. 29, one ball for both samples, which holds at least k points of each: the number of neighbours
+        depends on the data.
+        ``"corrected"``: the same balls, after whitening, with the variation of p/q within each ball taken out by a fitted model of the
+        ratio. Far less bias from d = 4 on; the default of `from_samples`.
     level : float
         Of the confidence interval, which is found by subsampling.
     interval : bool
@@ -60,6 +61,7 @@ def nearest_neighbours(
     >>> import numpy as np
     >>> rng = np.random.default_rng(0)
     >>> nearest_neighbours(rng.normal(0, 1, 10000), rng.normal(5, 5, 10000), k=5)  # exactly 1.6294
+    1.582 ± 0.024 (nearest neighbours, k=5, d=1, n=10000, 95% interval 1.531 to 1.634)
     """
     if variant not in VARIANTS:
         raise ValueError(f"variant is {variant!r}: it must be one of {', '.join(map(repr, VARIANTS))}")
@@ -114,11 +116,11 @@ def _plain_terms(x: Points, y: Points, k: int) -> Points:
 
 # Let B be a ball around x. If p = q·e^f up to a constant, then log P(B)/Q(B) = log E[e^f | Q, B] + that constant, so that
 #     log p(x)/q(x) = log P(B)/Q(B) + f(x) − C,      C = log E[e^f | Q, B] = −log E[e^(−f) | P, B],
-# whatever the size of B: no bias is left. For any other f the last two terms vanish as B shrinks, so nothing is assumed of p and q; f only takes
-# out what it knows. C is estimated from both samples' points in B by Bennett's (1976) acceptance ratio, the C with
+# whatever the size of B: no bias is left. For any other f the last two terms vanish as B shrinks, so nothing is assumed of p and q; f only
+# takes out what it knows. C is estimated from both samples' points in B by Bennett's (1976) acceptance ratio, the C with
 #     mean over x in B of σ(C − f)  =  mean over y in B of σ(f − C).
-# P(B) and Q(B) come from counts. The sample on whose k-th neighbour the ball ends: E log P(B) = ψ(k) − ψ(n+1); for the other, of which N points
-# of n happen to lie within: E ψ(N + 1) − ψ(n + 1) ≈ log P(B), up to (1−P(B))^(n+1).
+# P(B) and Q(B) come from counts. The sample on whose k-th neighbour the ball ends: E log P(B) = ψ(k) − ψ(n+1); for the other, of which N
+# points of n happen to lie within: E ψ(N + 1) − ψ(n + 1) ≈ log P(B), up to (1−P(B))^(n+1).
 def _ball_terms(x: Points, y: Points, at_x: Points, at_y: Points, k: int, rng: np.random.Generator) -> Points:
     from scipy.special import digamma
 
@@ -148,7 +150,7 @@ def _ball_terms(x: Points, y: Points, at_x: Points, at_y: Points, k: int, rng: n
 
 
 def _bennett(f_x: Points, in_x: Any, f_y: Points, in_y: Any) -> Points:
-    """C of the comment above, one a row, by Newton's method from the mean of the two means. Rows with no point of one sample use the other."""
+    """C of the comment above, one a row, by Newton's method. Rows with no point of one sample use the mean of the other."""
     from scipy.special import expit
 
     weight_x = in_x / np.maximum(in_x.sum(1, keepdims=True), 1)
@@ -164,7 +166,7 @@ def _bennett(f_x: Points, in_x: Any, f_y: Points, in_y: Any) -> Points:
         # Steps are bounded: far from the root both sides are flat.
         solved = solved - np.clip(((weight_x * up).sum(1) - (weight_y * down).sum(1)) / np.maximum(slope, 1e-2), -2.0, 2.0)
     c[both] = solved
-    return c
+    return np.asarray(c)
 
 
 def one_sample(x: Any, log_density: Callable[[Points], Any] | Any, k: int = 1, *, level: float = 0.95, rng: Any = None) -> Estimate:
@@ -191,6 +193,7 @@ def one_sample(x: Any, log_density: Callable[[Points], Any] | Any, k: int = 1, *
     >>> import numpy as np, scipy.stats
     >>> from kullback.estimators import one_sample
     >>> one_sample(np.random.default_rng(0).normal(size=10000), scipy.stats.norm(5, 5).logpdf, k=5)  # exactly 1.6294
+    1.6076 ± 0.0092 (nearest neighbours, density of Q known, k=5, d=1, n=10000, 95% interval 1.588 to 1.627)
     """
     from scipy.special import digamma, gammaln
 

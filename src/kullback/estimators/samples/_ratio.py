@@ -1,7 +1,7 @@
 """A smooth model of log p/q from two samples: penalised logistic regression, each point judged by a fit that left it out.
 
-The model is no assumption: `_neighbours` uses it only to say how the ratio varies *within* a small ball. It may be poor, it may not be overfitted.
-Hence the choice between models, penalties and coordinates is made by the leave-one-out log loss, and no model at all is among the choices.
+The model is no assumption: `_neighbours` uses it only to say how the ratio varies within a small ball. It may be poor, it may not be
+overfitted. Hence models, penalties and coordinates are chosen by the leave-one-out log loss, and no model at all is among the choices.
 """
 
 from __future__ import annotations

@@ -86,9 +86,9 @@ class Nested:
     ) -> tuple[np.ndarray[Any, np.dtype[np.bool_]], _Index, _Index]:
         """At most `cap` points within each radius, chosen without regard to where in the ball they lie.
 
-        Returns which of `cap` slots are filled, the indices in them, and out of how many points they are: where a ball holds more than `cap`
-        points, only those of the next level are taken, so that counts stay unbiased and small. `own` are the indices of the queries
-        among the points, which do not count.
+        Returns which of `cap` slots are filled, the indices in them, and out of how many points they are: where a ball holds more than
+        `cap` points, only those of the next level are taken, so that counts stay unbiased and small. `own` are the indices of the
+        queries among the points, which do not count.
         """
         inside = np.zeros((len(queries), cap), bool)
         index = np.zeros((len(queries), cap), np.intp)

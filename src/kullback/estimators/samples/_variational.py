@@ -1,4 +1,4 @@
-"""Bounds of KL(P‖Q) from a critic, a function trained on one half of the data and judged on the other. The training itself is in `training_*`."""
+"""Bounds of KL(P‖Q) from a critic: a function trained on one half of the data and judged on the other. `training_*` train it."""
 
 from __future__ import annotations
 
@@ -39,10 +39,11 @@ def variational(
     ----------
     x, y : array, points × coordinates (or one axis, for d = 1)
     bound : {"donsker_varadhan", "nwj", "classifier"}
-        What is maximised, and then evaluated on rows that the training has not seen: E_P f − log E_Q e^f, E_P f − E_Q e^f + 1 (both are at most KL(P‖Q),
-        for every f), or the mean logit of a classifier, E_P f, which is no bound.
+        What is maximised, and then evaluated on rows that the training has not seen: E_P f − log E_Q e^f, E_P f − E_Q e^f + 1 (both are at
+        most KL(P‖Q), for every f), or the mean logit of a classifier, E_P f, which is no bound.
     critic : callable, optional
-        Your own f, of an array n × d, trained on other data. Without it a small network is trained on each half of the rows and judged on the other.
+        Your own f, of an array n × d, trained on other data. Without it a small network is trained on each half of the rows and judged
+        on the other.
     framework : {"torch", "jax"}, optional
         What trains the network: by default the one that is imported already, or installed.
     hidden : tuple of int
@@ -50,7 +51,7 @@ def variational(
     steps : int
         Most steps of Adam; it stops when the loss on rows set aside no longer falls.
     level : float
-        Of the interval, which is a bootstrap of the held-out rows: it covers the bound that this critic reaches, which may lie well below KL.
+        Of the interval, a bootstrap of the held-out rows: it covers the bound that this critic reaches, which may lie well below KL.
     rng : int or numpy.random.Generator, optional
 
     Returns
@@ -65,6 +66,7 @@ def variational(
     >>> rng = np.random.default_rng(0)
     >>> x, y = rng.normal(0, 1, (5000, 2)), rng.normal([1, 0], 1, (5000, 2))
     >>> variational(x, y, critic=lambda z: 0.5 - z[:, 0])          # the true log p/q; exactly 0.5
+    0.500 ± 0.024 (Donsker–Varadhan bound, held out, n=5000, 95% interval 0.4534 to 0.546, bounds 0.4609 to ?)
     """
     if bound not in BOUNDS:
         raise ValueError(f"bound is {bound!r}: it must be one of {', '.join(map(repr, BOUNDS))}")

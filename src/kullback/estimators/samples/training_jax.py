@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from itertools import pairwise
 from typing import Any
 
 import jax
@@ -37,14 +38,13 @@ def train(x: Points, y: Points, *, objective: str, hidden: tuple[int, ...], step
     widths = (x.shape[1], *hidden, 1)
     weights = [
         (jnp.asarray(rng.normal(0, (2.0 / a) ** 0.5 * (0.1 if b == 1 else 1.0), (a, b)), jnp.float32), jnp.zeros(b, jnp.float32))
-        for a, b in zip(widths, widths[1:])
+        for a, b in pairwise(widths)
     ]
     first, second = x.astype(np.float32), y.astype(np.float32)
     aside_x, aside_y = max(len(first) // 5, 1), max(len(second) // 5, 1)
     train_x, train_y = first[aside_x:], second[aside_y:]
 
-    @jax.jit
-    def update(weights: Any, mean: Any, square: Any, step: Any, rows_x: Any, rows_y: Any) -> Any:
+    def update_once(weights: Any, mean: Any, square: Any, step: Any, rows_x: Any, rows_y: Any) -> Any:
         """Adam with decoupled decay and the gradient's norm held at 1 at most."""
         slope = jax.grad(lambda w: _loss(objective, w, rows_x, rows_y))(weights)
         norm = jnp.sqrt(sum(jnp.sum(g * g) for g in jax.tree.leaves(slope)))
@@ -55,6 +55,7 @@ def train(x: Points, y: Points, *, objective: str, hidden: tuple[int, ...], step
         weights = jax.tree.map(lambda w, m, v: w - RATE * (m * scale / (jnp.sqrt(v * size) + 1e-8) + DECAY * w), weights, mean, square)
         return weights, mean, square
 
+    update = jax.jit(update_once)
     judge = jax.jit(lambda weights: _loss(objective, weights, first[:aside_x], second[:aside_y]))
     zeros = jax.tree.map(jnp.zeros_like, weights)
     mean, square, best, kept, waited = zeros, zeros, np.inf, weights, 0

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import copy
 from collections.abc import Callable
+from itertools import pairwise
 from typing import Any
 
 import numpy as np
@@ -27,7 +28,7 @@ def train(x: Points, y: Points, *, objective: str, hidden: tuple[int, ...], step
     generator = torch.Generator().manual_seed(seed)
     widths = (x.shape[1], *hidden, 1)
     layers: list[Any] = []
-    for a, b in zip(widths, widths[1:]):
+    for a, b in pairwise(widths):
         layer = torch.nn.Linear(a, b)
         # Drawn from our own generator, so that the caller's random state stays as it is.
         with torch.no_grad():
