@@ -31,7 +31,7 @@ def from_samples(
     x, y : array, points × coordinates (or one axis, for d = 1)
         Of any framework, or a DataFrame; copied to the host, no gradient. Sizes may differ. Columns may hold text.
     method : str
-        ``"auto"``: discrete columns by their frequencies (Miller–Madow; the posterior mean where x has a category that y has not), the
+        ``"auto"``: discrete columns by their frequencies (Miller–Madow; Dirichlet posteriors where x has a category that y has not), the
         others by `nearest_neighbours` with ``variant="corrected"``, within each combination of the discrete ones: KL is the sum of
         both (chain rule). Or by name: ``"plain"``, ``"adaptive"``, ``"corrected"`` (neighbours), ``"plug_in"``,
         ``"donsker_varadhan"``, ``"nwj"``, ``"classifier"``.

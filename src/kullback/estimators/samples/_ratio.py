@@ -12,7 +12,7 @@ import numpy as np
 
 from ._inputs import Points
 
-KNOTS = 6
+KNOTS = 12
 PENALTIES = (1e-2, 1e-3, 1e-4)
 # Fitting costs rows × features²: more rows than this no longer change the model visibly.
 MOST_ROWS = 10_000
