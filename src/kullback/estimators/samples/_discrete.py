@@ -109,8 +109,8 @@ def estimate_from_counts(
     return symmetric(value, error, n, method, level)
 
 
-# p ~ Dirichlet(a), q ~ Dirichlet(b), independent: E Σ p log p = Σ (a/A)(ψ(a+1) − ψ(A+1)) and E Σ p log q = Σ (a/A)(ψ(b) − ψ(B)), while p and q
-# have means a/A and b/B. KL is convex, so E KL exceeds the KL of the means, as that of frequencies exceeds, on average, the true one, and
+# p ~ Dirichlet(a), q ~ Dirichlet(b): E Σ p log p = Σ (a/A)(ψ(a+1) − ψ(A+1)) and E Σ p log q = Σ (a/A)(ψ(b) − ψ(B)), while p and
+# q have means a/A and b/B. KL is convex, so E KL exceeds the KL of the means, as that of frequencies exceeds, on average, the true one, and
 # to first order by as much: it is taken off (the Bayesian bootstrap's estimate of bias).
 def _posterior(counts_x: Points, counts_y: Points, prior: float, level: float, rng: np.random.Generator, within: Points) -> Estimate:
     from scipy.special import digamma

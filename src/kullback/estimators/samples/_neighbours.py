@@ -18,6 +18,7 @@ from ._trees import Nested, Tree, kth_distances
 VARIANTS = ("plain", "adaptive", "corrected")
 # A ball may hold more points than this; see `Nested`.
 CAP = 32
+LARGEST_COUNT = 200
 QUERIES_AT_ONCE = 50_000
 
 
@@ -136,17 +137,36 @@ def _ball_terms(x: Points, y: Points, at_x: Points, at_y: Points, k: int, rng: n
         cap = max(CAP, 2 * k)
         in_x, near_x, of_x = nested_x.within(queries, rows, radii, cap)
         in_y, near_y, of_y = nested_y.within(queries, None, radii, cap)
-        count_x, count_y = in_x.sum(1), in_y.sum(1)
+        count_x, of_x = _exact_counts(nested_x, queries, radii, in_x.sum(1), of_x, len(x) - 1)
+        count_y, of_y = _exact_counts(nested_y, queries, radii, in_y.sum(1), of_y, len(y))
         # No ball at all (many points in one place): both counts are of an atom, and neither ends the ball.
         ends_x, ends_y = (to_x >= to_y) & (radii > 0.0), (to_y >= to_x) & (radii > 0.0)
-        exact_x, exact_y = ends_x & (of_x == len(x) - 1), ends_y & (of_y == len(y))
-        log_mass_x = digamma(count_x + ~exact_x) - digamma(of_x + 1)
-        log_mass_y = digamma(count_y + ~exact_y) - digamma(of_y + 1)
+        log_mass_x = digamma(count_x + ~(ends_x & (of_x == len(x) - 1))) - digamma(of_x + 1)
+        log_mass_y = digamma(count_y + ~(ends_y & (of_y == len(y)))) - digamma(of_y + 1)
         terms = log_mass_x - log_mass_y
         if at_x.any():
             terms += at_x[rows] - _bennett(at_x[near_x], in_x, at_y[near_y], in_y)
         out.append(terms)
     return np.concatenate(out)
+
+
+def _exact_counts(nested: Nested, queries: Points, radii: Points, counts: Any, sizes: Any, size: int) -> tuple[Any, Any]:
+    """Counts and out of how many, where thinned counts stand for more than `cap` points: exact at atoms and up to LARGEST_COUNT.
+
+    Thinned counts are unbiased, but neighbouring balls share their noise, most of all at an atom.
+    """
+    counts, sizes = counts.copy(), sizes.copy()
+    own = size < len(nested.all.points)
+    rows = np.flatnonzero((sizes < size) & (radii == 0.0))
+    if len(rows):
+        counts[rows], sizes[rows] = nested.count_copies(queries[rows]) - own, size
+    k = LARGEST_COUNT + own + 1
+    rows = np.flatnonzero((sizes < size) & (counts * (size / np.maximum(sizes, 1)) <= LARGEST_COUNT))
+    if len(rows) and k <= len(nested.all.points):
+        inside = np.sum(nested.all.query(queries[rows], k)[0] <= radii[rows, None], axis=1) - own
+        exact = inside <= LARGEST_COUNT
+        counts[rows[exact]], sizes[rows[exact]] = inside[exact], size
+    return counts, sizes
 
 
 def _bennett(f_x: Points, in_x: Any, f_y: Points, in_y: Any) -> Points:

@@ -81,6 +81,13 @@ class Nested:
             self._levels.append((members, Tree(self.all.points[members])))
         return self._levels[i]
 
+    def count_copies(self, queries: Points) -> _Index:
+        """How many of the points equal each query."""
+        both = np.concatenate([self.all.points, queries])
+        codes = np.unique(both, axis=0, return_inverse=True)[1].reshape(-1)
+        found: _Index = np.bincount(codes[: len(self.all.points)], minlength=len(both))[codes[len(self.all.points) :]]
+        return found
+
     def within(
         self, queries: Points, own: _Index | None, radii: Points, cap: int
     ) -> tuple[np.ndarray[Any, np.dtype[np.bool_]], _Index, _Index]:
