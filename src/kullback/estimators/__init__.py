@@ -3,5 +3,16 @@
 from ._estimate import Estimate
 from ._monte_carlo import monte_carlo
 from .policy import from_policy, per_token
+from .samples import from_samples, nearest_neighbours, one_sample, plug_in, variational
 
-__all__ = ["Estimate", "from_policy", "monte_carlo", "per_token"]
+__all__ = [
+    "Estimate",
+    "from_policy",
+    "from_samples",
+    "monte_carlo",
+    "nearest_neighbours",
+    "one_sample",
+    "per_token",
+    "plug_in",
+    "variational",
+]
