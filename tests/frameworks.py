@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import shutil
 from collections.abc import Callable
@@ -11,6 +12,9 @@ os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3")
 os.environ.setdefault("JAX_PLATFORMS", "cpu")
 if shutil.which("clang") is None:
     os.environ.setdefault("DEV", "PYTHON")  # tinygrad's CPU device compiles with clang; the interpreter is slow but needs nothing
+
+with contextlib.suppress(ImportError):
+    import triton  # noqa: F401  # where PyTorch comes with it: its LLVM aborts the process if TensorFlow's is there first
 
 import array_api_strict
 import jax
