@@ -1,4 +1,4 @@
-"""kullback.keras on each Keras backend. A process has one backend, so the checks stand in keras_script.py, which runs once for each."""
+"""kullback.keras on each Keras backend. A process has one backend, so keras_script.py runs the checks (keras_*.py) once for each."""
 
 from __future__ import annotations
 
@@ -13,11 +13,13 @@ from pathlib import Path
 import pytest
 
 BACKENDS = ("tensorflow", "jax", "torch")
-SCRIPT = Path(__file__).with_name("keras_script.py")
+FOLDER = Path(__file__).parent
+SCRIPT = FOLDER / "keras_script.py"
 CHECKS = [
     (backend, node.name)
     for backend in BACKENDS
-    for node in ast.parse(SCRIPT.read_text()).body
+    for name in ("function", "objects", "training", "patching")
+    for node in ast.parse((FOLDER / f"keras_{name}.py").read_text()).body
     if isinstance(node, ast.FunctionDef)
     and node.name.startswith("check_")
     and (backend == "tensorflow" or not node.name.startswith("check_tensorflow_"))

@@ -10,8 +10,8 @@ import pytest
 from jax.sharding import PartitionSpec
 
 import kullback as kb
+from cases import CASE_FORMS, CASES, CHECKED, ONE_EACH, close, close_hessian, options, points, truth
 from oracle import GRADIENT_BOUND, VALUE_BOUND
-from test_transforms_torch import CASE_FORMS, CASES, CHECKED, ONE_EACH, close, close_hessian, options, points, truth
 
 
 @pytest.fixture(params=[np.float32, np.float64], ids=["float32", "x64"])

@@ -7,8 +7,8 @@ import pytest
 import tensorflow as tf
 
 import kullback as kb
+from cases import CASE_FORMS, CASES, ONE_EACH, close, close_hessian, options, points, truth
 from oracle import GRADIENT_BOUND, VALUE_BOUND
-from test_transforms_torch import CASE_FORMS, CASES, ONE_EACH, close, close_hessian, options, points, truth
 
 DIRECTION = np.array([0.7, -1.3, 0.4, 1.1, 0.2, -0.9])
 

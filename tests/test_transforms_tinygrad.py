@@ -13,8 +13,8 @@ from tinygrad import Tensor, TinyJit, dtypes
 
 import kullback as kb
 import oracle
+from cases import CASES, ONE_EACH, close, close_hessian, options, points, truth
 from oracle import GRADIENT_BOUND, VALUE_BOUND
-from test_transforms_torch import CASES, ONE_EACH, close, close_hessian, options, points, truth
 
 DIRECTION = np.array([0.7, -1.3, 0.4, 1.1, 0.2, -0.9])
 # Each second derivative takes tinygrad 3 to 10 s to schedule and compile.
