@@ -43,18 +43,20 @@ def collectives(compiled):
         yield operation, max(sizes)
 
 
-def measure(mesh_name, axis_type):
+def measure(mesh_name, axis_type, functions=tuple(FUNCTIONS)):
     shape, names, spec = MESHES[mesh_name]
     mesh = jax.make_mesh(shape, names, axis_types=(axis_type,) * len(names))
     with jax.set_mesh(mesh) if axis_type == AxisType.Explicit else contextlib.nullcontext():
-        for name, (function, *arrays) in FUNCTIONS.items():
+        for name in functions:
+            function, *arrays = FUNCTIONS[name]
             gradient = jax.grad(lambda x, y, f=function: f(x, y).sum(), (0, 1))
             for what, f in (("value", function), ("gradient", gradient)):
                 expected = jax.tree.leaves(plain[name, what])
                 sharded = [jax.device_put(z, NamedSharding(mesh, spec)) for z in arrays]
                 compiled = jax.jit(f).lower(*sharded).compile()
                 found = jax.tree.leaves(compiled(*sharded))
-                eager = [f(*sharded)] if what == "value" else []
+                # Operation by operation on one kind of mesh: each is compiled for it.
+                eager = [f(*sharded)] if what == "value" and (mesh_name, axis_type) == ("2x4", AxisType.Auto) else []
                 # To the largest of the array: a gradient has elements near 0. Per row for the values of one number a row.
                 worst = max(
                     float((np.abs(np.asarray(x) - y) / (np.abs(y) if y.ndim == 1 else np.abs(y).max())).max())
@@ -71,7 +73,8 @@ for name, (function, x, y) in FUNCTIONS.items():
     plain[name, "gradient"] = jax.tree.map(
         np.asarray, jax.grad(lambda x, y, f=function: f(x, y).sum(), (0, 1))(jnp.asarray(x), jnp.asarray(y))
     )
-measure("8", AxisType.Auto)
+# With one axis instead of two XLA has less to choose from: a sum, and the exact formula.
+measure("8", AxisType.Auto, ("kl of logits", "kl_divergence"))
 measure("2x4", AxisType.Auto)
 measure("2x4", AxisType.Explicit)
 

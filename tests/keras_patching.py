@@ -88,9 +88,9 @@ def check_patched_models_are_saved_as_keras_own():
             model.compile("sgd", loss=keras.losses.KLDivergence(), metrics=[keras.metrics.KLDivergence()])
             model.fit(data, labels, epochs=1, verbose=0)
             model.save(path)
-            assert _is_ours(keras.saving.loadmake_model(path).loss)
+            assert _is_ours(keras.saving.load_model(path).loss)
         assert _is_ours(model.loss)
-        assert not _is_ours(keras.saving.loadmake_model(path).loss)
+        assert not _is_ours(keras.saving.load_model(path).loss)
 
 
 def _who():

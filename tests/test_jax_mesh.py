@@ -30,7 +30,8 @@ SHARDED = ["kl of probs", "kl of logits", "kl_divergence where", *EVERY]
 
 
 def test_a_mesh_changes_no_number(on_a_mesh):
-    assert len(on_a_mesh) == len(SHARDED) * 2 * 3 + 2  # value and gradient, three meshes; shard_map, and the control
+    # Value and gradient on two meshes, of two functions on a third; shard_map, and the control.
+    assert len(on_a_mesh) == len(SHARDED) * 2 * 2 + 2 * 2 + 2
     for name, what, mesh, kind, worst, _ in on_a_mesh:
         assert worst < 1e-6, (name, what, mesh, kind)
 
@@ -39,7 +40,7 @@ def test_a_mesh_changes_no_number(on_a_mesh):
 def test_a_mesh_gathers_nothing(on_a_mesh, name):
     """One number a row travels, never an array, nor a shard of one (8192 numbers)."""
     rows = [row for row in on_a_mesh if row[0] == name]
-    assert len(rows) == 6
+    assert len(rows) >= 4
     for _, what, mesh, kind, _, seen in rows:
         assert not [op for op, _ in seen if op != "all-reduce"], (what, mesh, kind, seen)
         assert all(size <= 16 for _, size in seen), (what, mesh, kind, seen)

@@ -65,6 +65,10 @@ def _values():
     ]
 
 
+def _same(x, y):
+    return type(x) is type(y) and getattr(x, "dtype", None) == getattr(y, "dtype", None)
+
+
 def _outcome(function, *args, **kwargs):
     try:
         result = function(*args, **kwargs)
@@ -75,9 +79,14 @@ def _outcome(function, *args, **kwargs):
 
 @pytest.mark.parametrize("name", EVERY)
 def test_dtypes_in_and_out(name, precision):
+    """Each kind beside each of three, on either side; without x64, and for one function of each library, all beside all."""
     outcomes = set()
-    for x in _values():
-        for y in _values():
+    values, some = _values(), [jnp.ones(2, jnp.float32), jnp.ones(2, jnp.bfloat16), 1.0]
+    everything = precision == np.float32 and name in ("kl_div", "kl_divergence")
+    for x in values:
+        for y in values:
+            if not everything and not any(_same(z, s) for z in (x, y) for s in some):
+                continue
             expected = _outcome(THEIRS[name], x, y)
             assert _outcome(getattr(kj, name), x, y) == expected, (x, y)
             outcomes.add(str(expected))
