@@ -5,17 +5,18 @@ BIN := .venv/bin
 
 # Everything on a fresh machine: environment, linters, the built package, all tests.
 test: check
-	$(BIN)/python -m pytest -n 2 --dist worksteal
+	$(BIN)/python -m pytest -n 2 --dist worksteal --durations 15
 
 check: .venv/ready
-	$(BIN)/python -m pip install --quiet --disable-pip-version-check --no-deps --force-reinstall .
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check --no-deps --no-build-isolation --force-reinstall .
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
 	$(BIN)/mypy
 
+# Bytecode is left to the first import: of what the frameworks install, most is never imported.
 .venv/ready: requirements-test.txt
 	$(PYTHON) -m venv .venv
-	$(BIN)/python -m pip install --quiet --disable-pip-version-check -r requirements-test.txt
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check --no-compile -r requirements-test.txt
 	touch $@
 
 benchmarks: check

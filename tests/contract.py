@@ -18,9 +18,9 @@ from frameworks import ALL
 from oracle import VALUE_BOUND
 
 BY_NAME = {f.name: f for f in ALL}
-# tinygrad and the compilers run where they could make a difference. JAX is compiled as a whole here: operation by operation it takes 4 s
-# for each new shape, and the tests that run on every framework have it so too.
-EAGER = [BY_NAME[name] for name in ("numpy", "array-api-strict", "torch", "jax-jit", "tensorflow")]
+# tinygrad and the compilers run where they could make a difference. (JAX without jit compiles each operation once for each shape: tests
+# that share shapes share that, while jit would compile every function anew.)
+EAGER = [f for f in ALL if not f.compiled and f.name != "tinygrad"]
 SLOW = ("torch-compiled", "tinygrad", "tinygrad-jit")
 on_fast = pytest.mark.parametrize("framework", [f for f in ALL if f.name not in SLOW], ids=repr)
 on_eager = pytest.mark.parametrize("framework", EAGER, ids=repr)
