@@ -5,10 +5,10 @@ BIN := .venv/bin
 
 # Everything on a fresh machine: environment, linters, the built package, all tests.
 test: check browser
-	$(BIN)/python -m pytest -n 2 --dist worksteal
+	$(BIN)/python -m pytest -n 2 --dist worksteal --durations 15
 
 check: .venv/ready
-	$(BIN)/python -m pip install --quiet --disable-pip-version-check --no-deps --force-reinstall .
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check --no-deps --no-build-isolation --force-reinstall .
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
 	$(BIN)/mypy
@@ -20,9 +20,10 @@ browser:
 	then apt-get update -qq && DEBIAN_FRONTEND=noninteractive apt-get install -qq -y --no-install-recommends chromium fonts-dejavu-core >/dev/null; \
 	else echo "The tests of reports need Chromium: sudo apt-get install chromium, or put chromium on the PATH" >&2; exit 1; fi
 
+# Bytecode is left to the first import: of what the frameworks install, most is never imported.
 .venv/ready: requirements-test.txt
 	$(PYTHON) -m venv .venv
-	$(BIN)/python -m pip install --quiet --disable-pip-version-check -r requirements-test.txt
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check --no-compile -r requirements-test.txt
 	# Apart from the rest: TensorFlow and Triton in one process end it, since each brings its own LLVM.
 	$(BIN)/python -m pip install --quiet --disable-pip-version-check --no-deps --target .venv/triton triton==3.9.0
 	touch $@

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections import Counter
+
 import numpy as np
 import pytest
 
@@ -9,6 +11,19 @@ from frameworks import ALL
 
 # They need a GPU, or Triton's interpreter: test_kl_loss.py runs them in that.
 collect_ignore = ["gpu"]
+
+
+def pytest_terminal_summary(terminalreporter, config):
+    """Beside pytest's slowest tests (--durations), the slowest files."""
+    if not config.getoption("durations"):
+        return
+    seconds, tests = Counter(), Counter()
+    for report in (report for reports in terminalreporter.stats.values() for report in reports if hasattr(report, "duration")):
+        seconds[report.location[0]] += report.duration
+        tests[report.location[0]] += report.when == "call"
+    terminalreporter.write_sep("=", "slowest files")
+    for name, total in seconds.most_common(15):
+        terminalreporter.write_line(f"{total:6.1f}s {tests[name]:5d} tests  {name}")
 
 
 @pytest.fixture(params=ALL, ids=repr)

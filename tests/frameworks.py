@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import shutil
 from collections.abc import Callable
@@ -9,8 +10,17 @@ from typing import Any
 
 os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3")
 os.environ.setdefault("JAX_PLATFORMS", "cpu")
+# In this process: two that import PyTorch to compile beside it gain nothing where two tests run at a time.
+os.environ.setdefault("TORCHINDUCTOR_COMPILE_THREADS", "1")
+# tinygrad compiles in this process too, and loops as they are: unrolled, one divergence takes it 13 s instead of 3.
+# (test_transforms_tinygrad has the unrolled ones.)
+os.environ.setdefault("PARALLEL", "0")
+os.environ.setdefault("NOOPT", "1")
 if shutil.which("clang") is None:
     os.environ.setdefault("DEV", "PYTHON")  # tinygrad's CPU device compiles with clang; the interpreter is slow but needs nothing
+
+with contextlib.suppress(ImportError):
+    import triton  # noqa: F401  # where PyTorch comes with it: its LLVM aborts the process if TensorFlow's is there first
 
 import array_api_strict
 import jax
@@ -24,7 +34,7 @@ Function = Callable[..., Any]
 
 
 class Framework:
-    """`run` and `gradients` take a function of native arrays and NumPy arguments; results come back as NumPy float64."""
+    """`run` and the like take a function of native arrays, and NumPy arguments; results come back as NumPy arrays."""
 
     name: str
     type_name: str
@@ -32,6 +42,8 @@ class Framework:
     compiled = False
     # Can it hold float64 at all?
     double = True
+    # Each new function, shape and dtype is compiled, for seconds: tests run a part of their cases there, and say which.
+    costly = False
     # Only small arrays, to end this year.
     slow = False
 
@@ -47,9 +59,12 @@ class Framework:
     def transform(self, function: Function) -> Function:
         return function
 
-    def gradients(self, function: Function, *arrays: Any) -> list[np.ndarray]:
-        """Derivatives of the sum of function(*arrays) with respect to each array."""
+    def value_and_gradients(self, function: Function, *arrays: Any) -> tuple[np.ndarray, list[np.ndarray]]:
+        """function(*arrays), and the derivatives of its sum with respect to each array, from one compiled function."""
         raise NotImplementedError
+
+    def gradients(self, function: Function, *arrays: Any) -> list[np.ndarray]:
+        return self.value_and_gradients(function, *arrays)[1]
 
     def __repr__(self) -> str:
         return self.name
@@ -85,15 +100,15 @@ class Torch(Framework):
     def numpy(self, x):
         return x.detach().numpy()
 
-    def gradients(self, function, *arrays):
+    def value_and_gradients(self, function, *arrays):
         native = [self.array(x).requires_grad_() for x in arrays]
-        result = self.transform(function)(*native).sum()
-        return [g.numpy() for g in torch.autograd.grad(result, native)]
+        value = self.transform(function)(*native)
+        return self.numpy(value), [g.numpy() for g in torch.autograd.grad(value.sum(), native)]
 
 
 class TorchCompiled(Torch):
     name = "torch-compiled"
-    compiled = True
+    compiled = costly = True
 
     def transform(self, function):
         # The default limit of recompilations would quietly fall back to eager.
@@ -104,13 +119,18 @@ class TorchCompiled(Torch):
 class Jax(Framework):
     name = "jax"
     double = False
+    costly = True  # operation by operation
 
     def array(self, x):
         return jnp.asarray(x)
 
-    def gradients(self, function, *arrays):
-        summed = lambda *xs: jnp.sum(function(*xs))  # noqa: E731
-        return [np.asarray(g) for g in self.transform(jax.grad(summed, argnums=tuple(range(len(arrays)))))(*map(self.array, arrays))]
+    def value_and_gradients(self, function, *arrays):
+        def differentiate(*xs):
+            value, pull_back = jax.vjp(function, *xs)
+            return value, pull_back(jnp.ones_like(value))
+
+        value, gradients = self.transform(differentiate)(*map(self.array, arrays))
+        return np.asarray(value), [np.asarray(g) for g in gradients]
 
 
 class JaxJit(Jax):
@@ -131,9 +151,9 @@ class JaxDouble(JaxJit):
         with jax.enable_x64(True):
             return super().run(function, *arrays)
 
-    def gradients(self, function, *arrays):
+    def value_and_gradients(self, function, *arrays):
         with jax.enable_x64(True):
-            return super().gradients(function, *arrays)
+            return super().value_and_gradients(function, *arrays)
 
 
 class TensorFlow(Framework):
@@ -142,21 +162,21 @@ class TensorFlow(Framework):
     def array(self, x):
         return tf.convert_to_tensor(x)
 
-    def gradients(self, function, *arrays):
-        native = [self.array(x) for x in arrays]
-
+    def value_and_gradients(self, function, *arrays):
         def differentiate(*native):
             with tf.GradientTape() as tape:
                 tape.watch(native)
-                result = tf.reduce_sum(function(*native))
-            return tape.gradient(result, native)
+                value = function(*native)
+                total = tf.reduce_sum(value)
+            return value, tape.gradient(total, native)
 
-        return [np.asarray(g) for g in self.transform(differentiate)(*native)]
+        value, gradients = self.transform(differentiate)(*map(self.array, arrays))
+        return np.asarray(value), [np.asarray(g) for g in gradients]
 
 
 class TensorFlowGraph(TensorFlow):
     name = "tensorflow-function"
-    compiled = True
+    compiled = costly = True
 
     def transform(self, function):
         return tf.function(function)
@@ -164,14 +184,16 @@ class TensorFlowGraph(TensorFlow):
 
 class TensorFlowXla(TensorFlow):
     name = "tensorflow-xla"
-    compiled = True
+    compiled = costly = True
 
     def transform(self, function):
-        return tf.function(function, jit_compile=True)
+        # Autograph, which rewrites everything that is called, is tensorflow-function's part.
+        return tf.function(function, jit_compile=True, autograph=False)
 
 
 class Tinygrad(Framework):
     name = "tinygrad"
+    costly = True
     # The interpreter takes a second for what compiled code does in a millisecond.
     slow = os.environ.get("DEV") == "PYTHON"
 
@@ -184,13 +206,13 @@ class Tinygrad(Framework):
     def numpy(self, x):
         return x.numpy()
 
-    def gradients(self, function, *arrays):
-        native = [self.array(x) for x in arrays]
-
+    def value_and_gradients(self, function, *arrays):
         def differentiate(*native):
-            return [g.realize() for g in function(*native).sum().gradient(*native)]
+            value = function(*native)
+            return [value, *value.sum().gradient(*native)]
 
-        return [g.numpy() for g in self.transform(differentiate)(*native)]
+        value, *gradients = [x.numpy() for x in self.transform(differentiate)(*map(self.array, arrays))]
+        return value, gradients
 
 
 class TinygradJit(Tinygrad):

@@ -425,11 +425,14 @@ def test_invalid_rows_are_nan_where_values_cannot_be_looked_at(framework):
     good = np.broadcast_to(GOOD[0], rows.shape).astype(np.float32)
     p, q = np.concatenate([rows, good, good[:1]]), np.concatenate([good, rows, good[:1]])
     # Beside them zeros, which are not invalid, and NaN.
-    p = np.concatenate([p, [[0.0, 0.5, 0.5], [0.5, 0.5, 0.0], [0.5, 0.5, 0.0], [0.5, 0.5, 0.0]]]).astype(np.float32)
-    q = np.concatenate([q, [[0.5, 0.25, 0.25], [1.0, 0.0, 0.0], [0.25, 0.75, 0.0], [0.0, 0.5, math.nan]]]).astype(np.float32)
+    p = np.concatenate([p, [[0.0, 0.5, 0.5], [0.5, 0.5, 0.0], [0.5, 0.5, 0.0], [0.5, 0.5, 0.0]]])
+    q = np.concatenate([q, [[0.5, 0.25, 0.25], [1.0, 0.0, 0.0], [0.25, 0.75, 0.0], [0.0, 0.5, math.nan]]])
+    # And a negative number beside a zero, where sums are right and no quotient is formed.
+    zero, negative = [[0.0, 0.5, 0.5]], [[-0.25, 0.75, 0.5]]
+    p, q = np.concatenate([p, zero, negative]).astype(np.float32), np.concatenate([q, negative, zero]).astype(np.float32)
     right = np.broadcast_to(GOOD[0], p.shape).astype(np.float32)
     found = replayed(framework, lambda p, q: kb.kl(p, q, check=True), (right, right.copy()), (p, q))
-    expected = [math.nan] * (2 * len(rows)) + [0.0, math.log(2), math.inf, math.log(4 / 3) / 2, math.nan]
+    expected = [math.nan] * (2 * len(rows)) + [0.0, math.log(2), math.inf, math.log(4 / 3) / 2, *[math.nan] * 3]
     np.testing.assert_allclose(found, expected, rtol=5e-6)  # the contract's bound for float32
 
 

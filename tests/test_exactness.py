@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from functools import cache
+from functools import cache, partial
 
 import ml_dtypes
 import numpy as np
@@ -10,6 +10,7 @@ import pytest
 
 import kullback as kb
 import oracle
+from frameworks import ALL
 from oracle import GRADIENT_BOUND, VALUE_BOUND
 
 # 100,000 categories are 1,000 different ones, each 100 times, in random order: the oracle needs 1,000 evaluations, not 100,000.
@@ -98,55 +99,52 @@ def mixed(size, dtype, form):
     return _rows(size, dtype, form, make)
 
 
-def _check(framework, data, form, dtype, rounding=0.0):
-    """`rounding`: of the log-ratio, where it cannot be had exactly; it moves KL by that times sqrt(KL), and the gradient likewise."""
-    x, y, truth, to_x, to_y = data
-    value = framework.run(lambda x, y: kb.kl(x, y, form=form), x, y)
-    assert value.dtype == dtype
-    assert (value >= 0).all()
-    bound = VALUE_BOUND[dtype] * truth + rounding * np.sqrt(truth)
-    error = np.abs(value.astype(np.float64) - truth)
-    assert (error <= bound).all(), f"worst relative error {np.max(error / truth):.2e} at KL {truth[np.argmax(error / truth)]:.2e}"
-    if framework.differentiable:
-        for found, expected in zip(framework.gradients(lambda x, y: kb.kl(x, y, form=form), x, y), (to_x, to_y)):
-            for row, (f, e) in enumerate(zip(found, expected)):
-                worst = oracle.relative_error(f, e)
-                assert worst <= GRADIENT_BOUND[dtype] + rounding / np.sqrt(truth[row]), (
-                    f"gradient off by {worst:.2e} at KL {truth[row]:.2e}"
-                )
+# Everything on the frameworks that compile nothing.
+FORMS = ("logits", "log_probs", "probs")
+EVERYTHING = [(form, dtype, size) for form in FORMS for dtype in VALUE_BOUND for size in SIZES]
+MIXED = ["counts", ("probs", "log_probs"), ("logits", "probs"), ("counts", "logits")]
+EVERYTHING += [(form, dtype, size) for form in MIXED for dtype in VALUE_BOUND for size in (2, 1000)]
+# The others take seconds a row. What a compiler may spoil is the formula (of logs, which log_probs share with logits, or of probabilities),
+# in a dtype, summed over few categories, a thousand or many: every two of these meet below. Of the mixed forms each has one row.
+COVERING = [
+    ("logits", np.float64, 10), ("logits", np.float32, 1000), ("logits", np.float32, 100_000),
+    ("probs", np.float32, 10), ("probs", np.float64, 1000), ("probs", np.float32, 100_000),
+    ("log_probs", np.float64, 2), ("counts", np.float32, 1000), (("probs", "log_probs"), np.float64, 2),
+    (("logits", "probs"), np.float32, 2), (("counts", "logits"), np.float64, 1000),
+]  # fmt: skip
+# Without x64 JAX has no float64: jax-jit-x64 has those rows.
+GRID = [
+    pytest.param(framework, *case, id="-".join([framework.name, str(case[0]), case[1].__name__, str(case[2])]))
+    for framework in ALL
+    for case in (COVERING if framework.costly else EVERYTHING)
+    if (framework.double or case[1] == np.float32) and not (framework.slow and case[2] > 10)
+]
 
 
-@pytest.fixture
-def native(framework, dtype):
-    """The framework, or nothing to test: JAX without x64 has no float64 (jax-jit-x64 covers it)."""
-    return framework if dtype == np.float32 or framework.double else None
-
-
-def _skip_what_cannot_be(native, size):
-    if native is None:
-        pytest.skip("JAX without x64 has no float64; jax-jit-x64 covers it")
-    if native.slow and size > 10:
-        pytest.skip("tinygrad's interpreter, used where there is no clang, takes minutes for this")
-
-
-@pytest.mark.parametrize("size", SIZES)
-@pytest.mark.parametrize("form", ["logits", "log_probs", "probs"])
-def test_kl_and_its_gradients(native, dtype, size, form):
-    _skip_what_cannot_be(native, size)
-    _check(native, {"logits": logits, "log_probs": log_probs, "probs": probs}[form](size, dtype), form, dtype)
-
-
-@pytest.mark.parametrize("size", [2, 1000])
-@pytest.mark.parametrize("form", ["counts", ("probs", "log_probs"), ("logits", "probs"), ("counts", "logits")], ids=str)
-def test_counts_and_mixed_forms(native, dtype, size, form):
-    _skip_what_cannot_be(native, size)
-    data = counts(size, dtype) if form == "counts" else mixed(size, dtype, form)
+@pytest.mark.parametrize(("framework", "form", "dtype", "size"), GRID)
+def test_kl_and_its_gradients(framework, form, dtype, size):
+    data = {"logits": logits, "log_probs": log_probs, "probs": probs, "counts": counts}.get(form, partial(mixed, form=form))(size, dtype)
+    x, y, truth, *slopes = data
+    # `rounding` of the log-ratio, where it cannot be had exactly, moves KL by that times sqrt(KL), and the gradient likewise.
     rounding = 0.0
-    if not (native.double and (dtype == np.float32 or form == "counts")):
+    if form in MIXED and not (framework.double and (dtype == np.float32 or form == "counts")):
         # A log or a quotient of this dtype rounds: 5e-6 KL + C eps max|log p| sqrt(KL), C = 2 for the two sides of a log-ratio.
         forms = (form, form) if isinstance(form, str) else form
-        rounding = 2 * np.finfo(dtype).eps * max(np.abs(z if "log" in f else np.log(z)).max() for z, f in zip(data, forms))
-    _check(native, data, form, dtype, rounding)
+        rounding = 2 * np.finfo(dtype).eps * max(np.abs(z if "log" in f else np.log(z)).max() for z, f in zip((x, y), forms))
+    function = lambda x, y: kb.kl(x, y, form=form)  # noqa: E731
+    if framework.differentiable:
+        value, gradients = framework.value_and_gradients(function, x, y)
+    else:
+        value, gradients = framework.run(function, x, y), []
+    assert value.dtype == dtype
+    assert (value >= 0).all()
+    error = np.abs(value.astype(np.float64) - truth)
+    fine = error <= VALUE_BOUND[dtype] * truth + rounding * np.sqrt(truth)
+    assert fine.all(), f"worst relative error {np.max(error / truth):.2e} at KL {truth[np.argmax(error / truth)]:.2e}"
+    for found, expected in zip(gradients, slopes):
+        for row, (f, e) in enumerate(zip(found, expected)):
+            worst = oracle.relative_error(f, e)
+            assert worst <= GRADIENT_BOUND[dtype] + rounding / np.sqrt(truth[row]), f"gradient off by {worst:.2e} at KL {truth[row]:.2e}"
 
 
 @pytest.mark.parametrize("half", [np.float16, ml_dtypes.bfloat16], ids=["float16", "bfloat16"])

@@ -7,12 +7,12 @@ import math
 import subprocess
 import sys
 
-import mpmath
 import numpy as np
 import pytest
 import tensorflow as tf
 
 import kullback.tensorflow as kt
+from literal import by_hand, close_pair, draw, exact, exact_with_logits, softmax
 
 MODES = {
     "eager": lambda function: function,
@@ -25,30 +25,6 @@ MODES = {
 @pytest.fixture(params=MODES)
 def mode(request):
     return MODES[request.param]
-
-
-def by_hand(x, y, axis=-1):
-    """Σ x log(x/y), element by element in float64."""
-    x, y = np.broadcast_arrays(np.asarray(x, float), np.asarray(y, float))
-    terms = np.zeros(x.shape)
-    there = x > 0
-    with np.errstate(divide="ignore"):
-        terms[there] = x[there] * (np.log(x[there]) - np.log(y[there]))
-    return terms.sum(axis)
-
-
-def softmax(z, axis=-1):
-    e = np.exp(np.asarray(z, float) - np.max(z, axis, keepdims=True))
-    return e / e.sum(axis, keepdims=True)
-
-
-def draw(*shape, seed=0, zeros=True):
-    rng = np.random.default_rng(seed)
-    x, y = (rng.dirichlet(np.ones(shape[-1]), shape[:-1]) for _ in range(2))
-    if zeros:
-        x[..., 0] = 0  # no longer normalised, which is no matter
-        y[..., :1] = 0
-    return x, y
 
 
 def gradients(mode, function, *arrays):
@@ -113,28 +89,9 @@ def test_half_precision_is_rounded_once(dtype):
     np.testing.assert_array_equal(tf.cast(value, tf.float64), tf.cast(expected, tf.float64))
 
 
-def _close_pair(step, seed):
-    rng = np.random.default_rng(seed)
-    a = rng.normal(size=1000)
-    b = a + step * rng.normal(size=1000)
-    return softmax(a).astype(np.float32), softmax(b).astype(np.float32), b.astype(np.float32)
-
-
-def exact(x, y):
-    with mpmath.workdps(40):
-        return mpmath.fsum(mpmath.mpf(float(a)) * (mpmath.log(float(a)) - mpmath.log(float(b))) for a, b in zip(x, y))
-
-
-def exact_with_logits(x, z):
-    with mpmath.workdps(40):
-        total = mpmath.fsum(map(float, x))
-        log_z = mpmath.log(mpmath.fsum(mpmath.exp(float(c)) for c in z))
-        return mpmath.fsum(float(a) * (mpmath.log(float(a)) - mpmath.log(total) - float(c) + log_z) for a, c in zip(x, z))
-
-
 @pytest.mark.parametrize("step", [1.0, 1e-2, 1e-3, 1e-4])
 def test_no_digits_are_lost_where_predictions_are_close(mode, step):
-    x, y, z = _close_pair(step, seed=2)
+    x, y, z = close_pair(step, seed=2)
     for function, other, truth in (
         (kt.kl_divergence, y, exact(x, y)),
         (kt.kl_divergence_with_logits, z, exact_with_logits(x, z)),

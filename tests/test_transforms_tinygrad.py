@@ -9,12 +9,12 @@ from itertools import pairwise
 
 import numpy as np
 import pytest
-from tinygrad import Tensor, TinyJit, dtypes
+from tinygrad import Context, Tensor, TinyJit, dtypes
 
 import kullback as kb
 import oracle
+from cases import CASES, ONE_EACH, close, close_hessian, options, points, truth
 from oracle import GRADIENT_BOUND, VALUE_BOUND
-from test_transforms_torch import CASES, ONE_EACH, close, close_hessian, options, points, truth
 
 DIRECTION = np.array([0.7, -1.3, 0.4, 1.1, 0.2, -0.9])
 # Each second derivative takes tinygrad 3 to 10 s to schedule and compile.
@@ -54,6 +54,22 @@ def test_backward_of_all_in_float32():
         expected = sum(truth(name, "logits", *row).gradient for name in ONE_EACH)
         assert x.grad.dtype == y.grad.dtype == dtypes.float32
         close(np.concatenate([x.grad.numpy()[i], y.grad.numpy()[i]]), expected, GRADIENT_BOUND[np.float32])
+
+
+@pytest.mark.skipif(os.environ.get("DEV") == "PYTHON", reason="nothing is unrolled where kernels are interpreted")
+@pytest.mark.parametrize(("form", "dtype"), [("logits", np.float32), ("probs", np.float64)])
+def test_unrolled_and_vectorised_kernels(form, dtype):
+    """As tinygrad compiles unless told otherwise, which the other tests do (see frameworks.py)."""
+    xs, ys = points(form, dtype)
+    with Context(NOOPT=0):
+        x, y = _tensor(xs), _tensor(ys)
+        value = kb.kl(x, y, form=form)
+        slopes = [g.numpy() for g in value.sum().gradient(x, y)]
+        value = value.numpy()
+    for row, v, to_x, to_y in zip(zip(xs, ys), value, *slopes):
+        expected = truth("kl", form, *row)
+        close(v, expected.value, VALUE_BOUND[dtype])
+        close(np.concatenate([to_x, to_y]), expected.gradient, GRADIENT_BOUND[dtype])
 
 
 def test_training_loop_under_tinyjit_converges():

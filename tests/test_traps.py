@@ -20,6 +20,7 @@ import torch.nn.functional as F
 
 import kullback as kb
 import oracle
+from frameworks import ALL
 from oracle import GRADIENT_BOUND, VALUE_BOUND
 
 
@@ -270,6 +271,7 @@ def test_known_gradients_of_both_directions():
     assert to_backward.tolist() == pytest.approx([-0.48608631, 0.03278691, 0.45329940], abs=5e-9)
 
 
+@pytest.mark.parametrize("framework", [f for f in ALL if not f.costly], ids=repr)  # the others: test_exactness, to more digits
 def test_the_published_kl_of_two_normals(framework):
     """KL(N(0,1)‖N(1,1.5)) = log 1.5 + (1 + 1)/(2·1.5²) − 1/2 = 0.3499, from log-densities on a fine grid, which need no normalising."""
     x = np.linspace(-12, 12, 2401, dtype=np.float32)

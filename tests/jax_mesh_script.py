@@ -1,0 +1,90 @@
+"""Values, gradients and collectives on eight devices, one line a measurement: run by test_jax_mesh.py, in a process that has them."""
+
+from __future__ import annotations
+
+import contextlib
+import math
+import re
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jax.sharding import AxisType, NamedSharding
+from jax.sharding import PartitionSpec as P
+
+import kullback as kb
+import kullback.jax as kj
+
+assert jax.device_count() == 8
+ROWS, CATEGORIES = 16, 4096
+rng = np.random.default_rng(5)
+a = rng.standard_normal((ROWS, CATEGORIES)).astype(np.float32)
+b = (a + 0.1 * rng.standard_normal(a.shape)).astype(np.float32)
+p, q = (np.array(jax.nn.softmax(z)) for z in (a, b))
+log_p, log_q = (np.array(jax.nn.log_softmax(z)) for z in (a, b))
+FUNCTIONS = {
+    "kl of probs": (kb.kl, p, q),
+    "kl of logits": (lambda a, b: kb.kl(a, b, form="logits"), a, b),
+    "rel_entr": (kj.rel_entr, p, q),
+    "kl_div": (kj.kl_div, p, q),
+    "kl_divergence": (kj.kl_divergence, log_q, p),
+    "kl_divergence where": (lambda x, t: kj.kl_divergence(x, t, where=t > 1e-5), log_q, p),
+    "kl_divergence_with_log_targets": (kj.kl_divergence_with_log_targets, log_q, log_p),
+    "generalized_kl_divergence": (kj.generalized_kl_divergence, log_q, p),
+}
+MESHES = {"8": ((8,), ("k",), P(None, "k")), "2x4": ((2, 4), ("n", "k"), P("n", "k"))}
+COLLECTIVE = re.compile(r"= (.*?) (all-gather|all-to-all|all-reduce|reduce-scatter|collective-permute|collective-broadcast)(?:-start)?\(")
+
+
+def collectives(compiled):
+    """(operation, numbers in its largest result) of each."""
+    for shapes, operation in COLLECTIVE.findall(compiled.as_text()):
+        sizes = [math.prod(int(n) for n in dims.split(",") if n) for dims in re.findall(r"\w+\[([\d,]*)\]", shapes)]
+        yield operation, max(sizes)
+
+
+def measure(mesh_name, axis_type, functions=tuple(FUNCTIONS)):
+    shape, names, spec = MESHES[mesh_name]
+    mesh = jax.make_mesh(shape, names, axis_types=(axis_type,) * len(names))
+    with jax.set_mesh(mesh) if axis_type == AxisType.Explicit else contextlib.nullcontext():
+        for name in functions:
+            function, *arrays = FUNCTIONS[name]
+            gradient = jax.grad(lambda x, y, f=function: f(x, y).sum(), (0, 1))
+            for what, f in (("value", function), ("gradient", gradient)):
+                expected = jax.tree.leaves(plain[name, what])
+                sharded = [jax.device_put(z, NamedSharding(mesh, spec)) for z in arrays]
+                compiled = jax.jit(f).lower(*sharded).compile()
+                found = jax.tree.leaves(compiled(*sharded))
+                # Operation by operation on one kind of mesh: each is compiled for it.
+                eager = [f(*sharded)] if what == "value" and (mesh_name, axis_type) == ("2x4", AxisType.Auto) else []
+                # To the largest of the array: a gradient has elements near 0. Per row for the values of one number a row.
+                worst = max(
+                    float((np.abs(np.asarray(x) - y) / (np.abs(y) if y.ndim == 1 else np.abs(y).max())).max())
+                    for x, y in zip(found + eager, expected * 2)
+                )
+                assert len(found[0].sharding.device_set) == 8
+                seen = list(collectives(compiled))
+                print(name, what, mesh_name, axis_type.name, worst, ";".join(f"{op}:{size}" for op, size in seen), sep="|")
+
+
+plain = {}
+for name, (function, x, y) in FUNCTIONS.items():
+    plain[name, "value"] = jax.tree.map(np.asarray, function(jnp.asarray(x), jnp.asarray(y)))
+    plain[name, "gradient"] = jax.tree.map(
+        np.asarray, jax.grad(lambda x, y, f=function: f(x, y).sum(), (0, 1))(jnp.asarray(x), jnp.asarray(y))
+    )
+# With one axis instead of two XLA has less to choose from: a sum, and the exact formula.
+measure("8", AxisType.Auto, ("kl of logits", "kl_divergence"))
+measure("2x4", AxisType.Auto)
+measure("2x4", AxisType.Explicit)
+
+# By hand: each device its own categories, and a psum.
+mesh = jax.make_mesh((8,), ("k",), axis_types=(AxisType.Auto,))
+by_hand = jax.shard_map(lambda x, t: jax.lax.psum(kj.kl_divergence(x, t), "k"), mesh=mesh, in_specs=P(None, "k"), out_specs=P())
+worst = float(np.abs(np.asarray(jax.jit(by_hand)(log_q, p)) / plain["kl_divergence", "value"] - 1).max())
+print("shard_map|value|8|Manual", worst, "", sep="|")
+
+# What is looked for, so that it is known to be found.
+gather = jax.jit(lambda x: x + 1.0, out_shardings=NamedSharding(mesh, P()))
+seen = list(collectives(gather.lower(jax.device_put(p, NamedSharding(mesh, P(None, "k")))).compile()))
+print("gather|value|8|Auto|0.0", ";".join(f"{op}:{size}" for op, size in seen), sep="|")

@@ -1,0 +1,53 @@
+"""kullback and kullback.jax on arrays sharded over a mesh: the same numbers, and nothing gathered."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from jax_pairs import ELEMENTWISE, EVERY
+
+SCRIPT = Path(__file__).with_name("jax_mesh_script.py")
+
+
+@pytest.fixture(scope="module")
+def on_a_mesh():
+    environment = {**os.environ, "XLA_FLAGS": "--xla_force_host_platform_device_count=8", "JAX_PLATFORMS": "cpu"}
+    run = subprocess.run([sys.executable, str(SCRIPT)], capture_output=True, text=True, env=environment, timeout=600)
+    assert run.returncode == 0, run.stderr
+    rows = [line.split("|") for line in run.stdout.splitlines()]
+    return [
+        (name, what, mesh, kind, float(worst), [(op, int(size)) for op, size in (x.split(":") for x in seen.split(";") if x)])
+        for name, what, mesh, kind, worst, seen in rows
+    ]
+
+
+SHARDED = ["kl of probs", "kl of logits", "kl_divergence where", *EVERY]
+
+
+def test_a_mesh_changes_no_number(on_a_mesh):
+    # Value and gradient on two meshes, of two functions on a third; shard_map, and the control.
+    assert len(on_a_mesh) == len(SHARDED) * 2 * 2 + 2 * 2 + 2
+    for name, what, mesh, kind, worst, _ in on_a_mesh:
+        assert worst < 1e-6, (name, what, mesh, kind)
+
+
+@pytest.mark.parametrize("name", SHARDED)
+def test_a_mesh_gathers_nothing(on_a_mesh, name):
+    """One number a row travels, never an array, nor a shard of one (8192 numbers)."""
+    rows = [row for row in on_a_mesh if row[0] == name]
+    assert len(rows) >= 4
+    for _, what, mesh, kind, _, seen in rows:
+        assert not [op for op, _ in seen if op != "all-reduce"], (what, mesh, kind, seen)
+        assert all(size <= 16 for _, size in seen), (what, mesh, kind, seen)
+        if what == "value" and name not in ELEMENTWISE:
+            assert seen  # the sums do cross devices
+
+
+def test_a_gather_would_be_seen(on_a_mesh):
+    (seen,) = (row[-1] for row in on_a_mesh if row[0] == "gather")
+    assert seen == [("all-gather", 16 * 4096)]
