@@ -127,7 +127,7 @@ def accuracy(seeds: int, quick: bool) -> None:
     # The pair that other libraries publish: many seeds; the others: enough to see a bias.
     cells = [(d, n, name) for name in zoo(2) for d, n in grid if name in zoo(d)]
     for d, n, name in cells:
-        if name != "normal, shifted" and (n > 1000 and d not in (3, 10) or d > 20):
+        if name != "normal, shifted" and ((n > 1000 and d not in (3, 10)) or d > 20):
             continue
         sample, truth = zoo(d)[name]
         count = seeds if name == "normal, shifted" else max(seeds // 3, 2) if n == 1000 and d <= 10 else max(seeds // 8, 2)

@@ -7,8 +7,9 @@ from dataclasses import fields
 from types import CodeType
 from typing import Any, NamedTuple
 
-from . import adapters, families
+from . import adapters, families, readers
 from .families import Record
+from .readers import from_scipy
 from .registry import pairs, user_pairs
 
 # Names of the ecosystems by where their classes live; TFP has two substrates, which share one reader.
@@ -33,7 +34,7 @@ class RegisteredPair(NamedTuple):
 
 
 def _readers() -> dict[str, dict[str, Any]]:
-    return {**adapters._LIBRARIES, "scipy.stats": adapters._SCIPY}
+    return {**adapters.LIBRARIES, "scipy.stats": from_scipy.TABLE}
 
 
 def ecosystem_of(kind: type) -> str | None:
@@ -66,7 +67,7 @@ def _named(function: Any, seen: set[Any]) -> Iterator[Any]:
     for x in found:
         yield x
         # Helpers of the readers, but not `read`, which reads anything.
-        if callable(x) and not isinstance(x, type) and x is not adapters.read and getattr(x, "__module__", "") == adapters.__name__:
+        if callable(x) and not isinstance(x, type) and getattr(x, "__module__", "").startswith(readers.__name__):
             yield from _named(x, seen)
 
 
@@ -76,7 +77,7 @@ def _all_names(code: CodeType) -> set[str]:
 
 
 def families_by_ecosystem() -> dict[str, set[type[Record]]]:
-    found = {ECOSYSTEMS[prefix]: set().union(*map(families_made, readers.values())) for prefix, readers in _readers().items()}
+    found = {ECOSYSTEMS[prefix]: set().union(*map(families_made, table.values())) for prefix, table in _readers().items()}
     own = {x for x in vars(families).values() if isinstance(x, type) and issubclass(x, Record) and x is not Record}
     return {OWN: own, **found}
 
@@ -85,9 +86,9 @@ def families_of(kind: type) -> set[type[Record]]:
     """What objects of exactly this class are read into."""
     if issubclass(kind, Record):
         return {kind}
-    for prefix, readers in _readers().items():
-        if kind.__module__.startswith(prefix) and kind.__name__ in readers:
-            return families_made(readers[kind.__name__])
+    for prefix, table in _readers().items():
+        if kind.__module__.startswith(prefix) and kind.__name__ in table:
+            return families_made(table[kind.__name__])
     return set()
 
 

@@ -132,6 +132,8 @@ def gauss_newton(function: Any, parameters: Any, vector: Any, metric: Any, dampi
     change = forward.jvp(y, unconnected_gradients="zero")
     pulled = tape.gradient(y, leaves, output_gradients=astype(metric(y, change), y.dtype), unconnected_gradients="zero")
     return tf.nest.pack_sequence_as(parameters, [x + damping * v for x, v in zip(pulled, directions)])
+
+
 stack, diagonal, transpose, matmul, cholesky = (
     tf.stack,
     tf.linalg.diag_part,

@@ -180,6 +180,8 @@ def gauss_newton(function: Any, parameters: Any, vector: Any, metric: Any, dampi
     (change,) = Tensor.stack(*along).sum().gradient(u)
     product = (y * metric(y, change).cast(y.dtype).detach()).sum().gradient(*leaves)
     return _rebuilt(parameters, iter([x + damping * v for x, v in zip(product, directions)]))
+
+
 matmul = Tensor.matmul
 
 

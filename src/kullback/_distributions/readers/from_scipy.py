@@ -130,3 +130,6 @@ MULTIVARIATE: dict[str, Callable[[Any], Record]] = {
     "matrix_normal_frozen": lambda d: MatrixNormal(d.mean, _lower(d.rowcov), _lower(d.colcov)),
     "vonmises_fisher_frozen": lambda d: VonMisesFisher(d.mu, d.kappa),
 }
+
+# Everything above, by the name of the distribution or of its frozen class.
+TABLE: dict[str, Callable[..., Record]] = {**_PLACED, **_SHIFTED, **_STANDARD, **MULTIVARIATE}
