@@ -112,8 +112,9 @@ def _apply(ops: Any, found: Found, arrays: list[Array]) -> Array:
         sides.append(dataclasses.replace(record, **dict(zip(names, arrays[start : start + len(names)]))))
         start += len(names)
     _same_events(*sides)
-    # What came as float32 needs no more than plain remainders of float64 (`special`).
-    value = found.function(ops if wide or inside != ops.float64 else _direct(ops), *sides)
+    # What came as float32 needs no more than plain remainders of float64 (`special`). Compilers, which cannot follow `_direct`, do more.
+    plain = not wide and inside == ops.float64 and ops.can_look(arrays[0])
+    value = found.function(_direct(ops) if plain else ops, *sides)
     valid = _valid(ops, sides)
     asked = condition(type(found.p), type(found.q))
     if asked is not None and ops.may_look(value):
