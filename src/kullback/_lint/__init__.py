@@ -1,6 +1,6 @@
 """Finds the wrong KL in other people's code. Parses only: nothing it reads is imported or run.
 
-Standard library only, and nothing else of kullback. `check` is one source, `run` is files. A rule is one class in `rules`, with a page in `pages`.
+Standard library only, and nothing else of kullback. `check` is one source, `run` is files; a rule is a class with a page.
 """
 
 from __future__ import annotations

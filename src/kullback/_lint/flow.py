@@ -122,7 +122,7 @@ class Flow(Expressions):
         self.loops = 0
 
     def run(self) -> list[Any]:
-        before: Any = None
+        before: dict[Any, Value] = {}  # nothing crosses: one round will do
         for _ in range(_ROUNDS):
             self.recording, self.events = True, {}
             self.scopes: tuple[Scope, ...] = (Scope(),)

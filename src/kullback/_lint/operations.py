@@ -164,7 +164,7 @@ def _tensor(c: _Seen) -> Value:
         return Value(LOGITS, literal=True, rank=rank) if any(n > 0 for n in flat) else Value(literal=True, rank=rank)
     if len(row) > 1 and sum(row) > 1.5 and all(float(n).is_integer() for n in flat) and rank == 1:
         return Value("", literal=True, rank=rank)
-    return Value(literal=True, rank=rank)
+    return Value(literal=True, rank=rank, positive=all(n > 0 for n in flat))
 
 
 def _numbers(node: ast.expr) -> tuple[int, list[float], list[float]] | None:
