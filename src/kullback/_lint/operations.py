@@ -344,6 +344,7 @@ _TRANSFER: dict[str, Callable[[_Seen], Value]] = {
     "rand": lambda c: Value(SAMPLES, rank=_drawn_rank(c)),
     "dirichlet": lambda c: Value(PROBS, positive=True),
     "gumbel_softmax": lambda c: Value(PROBS, c.first.role, positive=False),
+    "counter": lambda c: Value(COUNTS),
     "bincount": lambda c: Value(COUNTS, zeros=True),
     "value_counts": lambda c: Value(PROBS if c.keywords.get("normalize", UNKNOWN).data is True else COUNTS),
     "hard": lambda c: Value(HARD),
