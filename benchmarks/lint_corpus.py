@@ -14,16 +14,33 @@ import csv
 import hashlib
 import io
 import json
+import re
 import sys
 import tarfile
 import urllib.request
 import zipfile
-from concurrent.futures import ThreadPoolExecutor
+from collections import Counter
+from concurrent.futures import ProcessPoolExecutor, ThreadPoolExecutor
+from importlib.metadata import files, version
 from pathlib import Path, PurePosixPath
+
+from kullback._lint import RULES, lint_text
+from kullback._lint.check import Unparsable
+from kullback._lint.run import decode
 
 ROOT = Path(__file__).resolve().parents[1]
 RESULTS = ROOT / "benchmarks" / "results"
 PACKAGES = RESULTS / "lint_packages.csv"
+VERDICTS = RESULTS / "lint_verdicts.csv"
+MISSED = RESULTS / "lint_missed.csv"  # defects seen by eye in the calls of a KL, which the linter does not see
+DOCS = ROOT / "docs" / "lint-corpus.md"
+# Installed for the tests: read where they are.
+ENVIRONMENT = (
+    "torch", "keras", "tf-keras", "tfp-nightly", "optax", "numpyro", "distrax", "scipy", "jax", "tensorflow-cpu", "torchmetrics", "pandas",
+)  # fmt: skip
+# Rules about more than the calls of a KL are left out of the count of misses: nobody read all softmaxes.
+NOT_COUNTED = {"KL008", "KL009", "KL010", "KL019", "KL024", "KL025"}
+Found = tuple[str, str, str, int, str]
 LARGEST = 90_000_000  # bytes of a download
 TEXT = (".py", ".ipynb")
 
@@ -105,6 +122,85 @@ def _guarded(package: dict[str, str], where: Path) -> str:
         return f"{package['package']}: {type(error).__name__}: {error}"
 
 
+def lint(where: Path) -> tuple[list[Found], int, int]:
+    """Every finding, and how many files and lines were read."""
+    roots = {(p["package"], p["version"]): [where / f"{p['package']}-{p['version']}"] for p in _packages()}
+    missing = [name for (name, _), (root,) in roots.items() if not root.exists()]
+    if missing:
+        raise SystemExit(f"not fetched yet: {', '.join(missing[:5])}{' ...' if len(missing) > 5 else ''}")
+    for name in ENVIRONMENT:
+        roots[name, version(name)] = [Path(module.locate()) for module in files(name) or [] if module.suffix == ".py"]
+    jobs = [(name, number, path) for (name, number), paths in roots.items() for path in paths]
+    found: list[Found] = []
+    read = lines = 0
+    with ProcessPoolExecutor() as pool:
+        for some, count, length in pool.map(_lint_one, jobs, chunksize=20):
+            found += some
+            read += count
+            lines += length
+    return sorted(found), read, lines
+
+
+def _lint_one(job: tuple[str, str, Path]) -> tuple[list[Found], int, int]:
+    name, number, root = job
+    found: list[Found] = []
+    count = length = 0
+    # Nothing is skipped here, not even folders named build.
+    for path in sorted(p for p in root.rglob("*") if p.suffix in TEXT) if root.is_dir() else [root]:
+        try:
+            text = decode(path.read_bytes())
+        except (OSError, Unparsable):
+            continue
+        count += 1
+        length += text.count("\n")
+        shown = (
+            "/".join(path.relative_to(root).parts[-6:]) if root.is_dir() else "/".join(path.parts[path.parts.index("site-packages") + 1 :])
+        )
+        for f in lint_text(text, str(path), tuple(RULES)).findings:
+            if f.rule != "KL000":
+                found.append((name, number, shown + (f" cell {f.cell}" if f.cell else ""), f.line, f.rule))
+    return found, count, length
+
+
+def check(where: Path, *, rewrite: bool) -> None:
+    found, read, lines = lint(where)
+    with VERDICTS.open(newline="") as file:
+        verdicts = {
+            (r["package"], r["version"], r["file"], int(r["line"]), r["rule"]): (r["verdict"], r["why"]) for r in csv.DictReader(file)
+        }
+    new, gone = [f for f in found if f not in verdicts], sorted(set(verdicts) - set(found))
+    for finding in new:
+        print("not judged yet:", *finding)
+    for finding in gone:
+        print("found no more:", *finding)
+    if rewrite:
+        _write(found, verdicts, read, lines)
+    if new or gone:
+        raise SystemExit(1)
+
+
+def _write(found: list[Found], verdicts: dict[Found, tuple[str, str]], read: int, lines: int) -> None:
+    judged = [(f, *verdicts.get(f, ("not judged", ""))) for f in found]
+    count = Counter(verdict for _, verdict, _ in judged)
+    right = count["right"] + count["minor"]
+    text = DOCS.read_text()
+    rows = "\n".join(f"| {n} {v} | {file}:{line} | {rule} | {verdict} | {why} |" for (n, v, file, line, rule), verdict, why in judged)
+    with MISSED.open(newline="") as file:
+        missed = list(csv.DictReader(file))
+    seen = sum(rule not in NOT_COUNTED and verdict == "right" for (_, _, _, _, rule), verdict, _ in judged)
+    misses = "\n".join(f"| {m['package']} {m['version']} | {m['file']}:{m['line']} | {m['rule']} | missed | {m['why']} |" for m in missed)
+    rows = f"{rows}\n{misses}"
+    summary = (
+        f"{len(_packages())} packages from PyPI and {len(ENVIRONMENT)} of the test environment, {read:,} files, {lines:,} lines: "
+        f"{len(judged)} findings, {count['right']} right, {count['minor']} minor, {count['wrong']} wrong. "
+        f"{100 * right / max(len(judged), 1):.1f}% are true of the code they point at. "
+        f"Of the {seen + len(missed)} defects in calls of a KL, {seen} are found."
+    )
+    head = "| package | where | rule | verdict | why |\n|---|---|---|---|---|"
+    table = f"<!-- corpus:begin -->\n{summary}\n\n{head}\n{rows}\n<!-- corpus:end -->"
+    DOCS.write_text(re.sub(r"<!-- corpus:begin -->.*<!-- corpus:end -->", lambda _: table, text, flags=re.DOTALL))
+
+
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("action", choices=["resolve", "fetch", "check"])
@@ -115,6 +211,8 @@ def main() -> None:
         resolve(arguments.names)
     elif arguments.action == "fetch":
         fetch(arguments.corpus)
+    else:
+        check(arguments.corpus, rewrite=True)
 
 
 if __name__ == "__main__":

@@ -90,6 +90,8 @@ class Calls(Objects):
             return self._method(c, *function.data)
         if function.kind == MODULE:
             return self._named(c, function.data)
+        if function.kind in NUMBERS and isinstance(c.node.func, ast.Attribute) and c.node.func.attr == "values":
+            return function  # of a Counter; of a Series it is no call
         if isinstance(c.node.func, ast.Name) and not function:
             return self._named(c, c.node.func.id)
         return UNKNOWN

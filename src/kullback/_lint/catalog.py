@@ -6,6 +6,7 @@ Data only. An operation is spelled once here (`softmax`, `log`, `sum`, ...), wha
 from __future__ import annotations
 
 from dataclasses import dataclass
+from functools import lru_cache
 
 # Names that every notebook uses and snippets forget to import. Only where the file binds the name nowhere.
 CONVENTIONS = {
@@ -86,6 +87,7 @@ _EXACT = {
 }  # fmt: skip
 
 
+@lru_cache(maxsize=4096)
 def library_and_operation(name: str) -> tuple[str, str]:
     """("torch", "softmax") for "torch.nn.functional.softmax"; ("", "") where the name is not known here."""
     if name in _EXACT:

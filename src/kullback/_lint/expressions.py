@@ -7,7 +7,23 @@ from typing import Any
 
 from .arithmetic import Arithmetic
 from .events import Bound, Selected
-from .values import CONSTANT, FUNCTION, INSTANCE, KL, METHOD, MODULE, NUMBERS, OBJECT, TUPLE, UNKNOWN, Value, constant, join, role_of
+from .values import (
+    CONSTANT,
+    FUNCTION,
+    INSTANCE,
+    KL,
+    METHOD,
+    MODULE,
+    NUMBERS,
+    OBJECT,
+    SAMPLES,
+    TUPLE,
+    UNKNOWN,
+    Value,
+    constant,
+    join,
+    role_of,
+)
 
 _DEEPEST = 60  # expressions within expressions; deeper ones are unknown
 
@@ -43,7 +59,8 @@ class Expressions(Arithmetic):
         for scope in reversed(self.scopes):
             found: Value | None = scope.values.get(name)
             if found is not None:
-                return found
+                # A closure over a test's random numbers may be called with anything else as well.
+                return UNKNOWN if found.kind == SAMPLES and scope is not self.scopes[-1] else found
         return self.conventions.get(name, UNKNOWN)
 
     def of_Name(self, node: ast.Name) -> Value:

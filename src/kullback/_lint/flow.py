@@ -12,9 +12,9 @@ from dataclasses import replace
 from typing import Any
 
 from .catalog import APIS, CONVENTIONS
-from .events import Bound, Place, Sum
+from .events import Bound, Place, Selected, Sum
 from .expressions import Expressions
-from .values import CLASS, CONSTANT, FUNCTION, INSTANCE, MODULE, OBJECT, TUPLE, UNKNOWN, Value, join, role_of
+from .values import CLASS, CONSTANT, FUNCTION, INSTANCE, KL, MODULE, OBJECT, TUPLE, UNKNOWN, Value, join, role_of
 
 _ROUNDS = 3  # a value crosses at most this many function boundaries
 _DEEPEST = 60  # statements within statements
@@ -122,7 +122,7 @@ class Flow(Expressions):
         self.loops = 0
 
     def run(self) -> list[Any]:
-        before: Any = None
+        before: dict[Any, Value] = {}  # nothing crosses: one round will do
         for _ in range(_ROUNDS):
             self.recording, self.events = True, {}
             self.scopes: tuple[Scope, ...] = (Scope(),)
@@ -311,6 +311,10 @@ class Flow(Expressions):
                 self.record(Bound(node, key.value, value, expression, self.place))
             if isinstance(target.value, ast.Name):
                 held = self.lookup(target.value.id)
+                if held.kind == KL:
+                    if value.kind == CONSTANT and value.data == 0:
+                        self.record(Selected(target, held, key, self.value(key), self.place))
+                    return
                 if held.kind not in ("", TUPLE):
                     self.scopes[-1].set(target.value.id, Value(role=held.role))
 

@@ -164,7 +164,7 @@ def _tensor(c: _Seen) -> Value:
         return Value(LOGITS, literal=True, rank=rank) if any(n > 0 for n in flat) else Value(literal=True, rank=rank)
     if len(row) > 1 and sum(row) > 1.5 and all(float(n).is_integer() for n in flat) and rank == 1:
         return Value("", literal=True, rank=rank)
-    return Value(literal=True, rank=rank)
+    return Value(literal=True, rank=rank, positive=all(n > 0 for n in flat))
 
 
 def _numbers(node: ast.expr) -> tuple[int, list[float], list[float]] | None:
@@ -344,6 +344,7 @@ _TRANSFER: dict[str, Callable[[_Seen], Value]] = {
     "rand": lambda c: Value(SAMPLES, rank=_drawn_rank(c)),
     "dirichlet": lambda c: Value(PROBS, positive=True),
     "gumbel_softmax": lambda c: Value(PROBS, c.first.role, positive=False),
+    "counter": lambda c: Value(COUNTS),
     "bincount": lambda c: Value(COUNTS, zeros=True),
     "value_counts": lambda c: Value(PROBS if c.keywords.get("normalize", UNKNOWN).data is True else COUNTS),
     "hard": lambda c: Value(HARD),

@@ -58,7 +58,7 @@ class ZeroGuard(Rule):
         if not isinstance(function, (ast.FunctionDef, ast.AsyncFunctionDef, ast.Lambda)):
             return False
         arguments = function.args
-        names = {a.arg for a in [*arguments.posonlyargs, *arguments.args, *arguments.kwonlyargs]}
+        names = {a.arg for a in [*arguments.posonlyargs, *arguments.args, *arguments.kwonlyargs]} - {"self", "cls"}
         return bool(re.match(r"\w+", key)) and re.match(r"\w+", key)[0] in names  # type: ignore[index]
 
 
