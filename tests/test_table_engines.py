@@ -185,17 +185,19 @@ def test_edges_of_another_type_compare_as_real_numbers(both, files):
 
 
 @pytest.mark.parametrize("engine", ["duckdb", "spark"])
-def test_columns_too_long_to_sort(engine, files, spark, monkeypatch, bins):
+def test_columns_too_long_to_sort(engine, files, spark, monkeypatch):
     """The way of a hundred million rows, on few: a sample of about 50 rows, and brackets."""
     monkeypatch.setattr({"duckdb": duckdb_engine, "spark": spark_engine}[engine], "SAMPLE", 50)
     each = opened(engine, files[0])
-    numbers = ["float", "integer", "unsigned", "decimal", "naive"]
-    assert each.edges(numbers, bins=7, levels=6, step=quiet) == {name: bins[name] for name in numbers}
+    given = pq.ParquetFile(files[0]).read()
+    for name, found in each.edges(["float", "decimal", "naive"], bins=4, levels=6, step=quiet).items():
+        expected = quantile_bins("number", edges_of(given.column(name).to_pylist(), 4)).cuts
+        assert [(Fraction(cut.value), cut.below) for cut in found.cuts] == [(Fraction(cut.value), cut.below) for cut in expected], name
     each.close()
 
 
 def test_figures_are_identical_in_both(files, spark):
-    options = {"pairs": PAIRS, "columns": NAMES}
+    options = {"pairs": PAIRS[:1], "columns": ["float", "decimal", HOSTILE, "zoned", "boolean"]}
     first, second = (compare_tables(*files, engine=engine, **options) for engine in ("duckdb", "spark"))
     for column in (*first.columns, *first.pairs):
         other = second[column.name]

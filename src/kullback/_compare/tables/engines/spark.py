@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from typing import Any
@@ -43,7 +44,6 @@ _CASTS = {
 def open_table(source: Source, side: str, *, master: str | None, delimiter: str | None) -> SparkTable:
     """The table, open in the running Spark session, or in a new one on `master` (this machine by default)."""
     try:
-        from pyspark.errors import PySparkException
         from pyspark.sql import SparkSession
     except ImportError:
         raise ReadError("--engine spark needs PySpark: pip install 'kullback[spark]'") from None
@@ -57,7 +57,7 @@ def open_table(source: Source, side: str, *, master: str | None, delimiter: str 
         raise ReadError(f"Spark does not start: {str(error).splitlines()[0]}; is Java installed?") from None
     try:
         return SparkTable(_read(session, source, side, delimiter), source, side)
-    except PySparkException as error:
+    except _errors() as error:
         raise ReadError(f"{side}: {_sentence(error, source)}") from None
 
 
@@ -72,6 +72,8 @@ def _read(session: Any, source: Source, side: str, delimiter: str | None) -> Any
         frame = session.read.json(files, mode="FAILFAST", primitivesAsString=False)
         return _retype(frame, [f.name for f in frame.schema.fields if f.dataType.simpleString() == "string"], TIMES)
     reader = {"header": True, "quote": '"', "escape": '"', "mode": "FAILFAST", "multiLine": True, "encoding": "UTF-8"}
+    # What an empty field without quotes is read as; if it were "" too, an empty text would be missing.
+    reader["nullValue"] = "\x01missing\x01"
     if "://" in source.files[0]:
         delimiter = delimiter or ("\t" if ".tsv" in source.name.lower() else ",")
         names = session.read.csv(files, sep=delimiter, **reader).columns
@@ -133,10 +135,17 @@ def _column(name: str) -> Any:
     return F.col("`" + name.replace("`", "``") + "`")
 
 
+def _errors() -> tuple[type[Exception], ...]:
+    from py4j.protocol import Py4JJavaError
+    from pyspark.errors import PySparkException
+
+    return (PySparkException, Py4JJavaError)
+
+
 def _sentence(error: Exception, source: Source) -> str:
-    text = str(error)
-    cause = text.partition("Caused by: ")[2] or text
-    return f"{source.name}: {cause.strip().splitlines()[0]}"
+    """The first line of what Java says, without where in Java."""
+    text = str(error).partition("\n: ")[2] or str(error)
+    return f"{source.name}: {re.sub(r'^([a-z]+[.])+[A-Za-z]+: ', '', text.strip().splitlines()[0])}"
 
 
 class SparkTable:
@@ -181,7 +190,7 @@ class SparkTable:
                     edges = order_statistics(some, finite[name], ranks(finite[name], bins), partial(self._look, name))
                     found[name] = quantile_bins(kind, edges)
             return found
-        except self._error as error:
+        except _errors() as error:
             raise ReadError(f"{self._side}: {_sentence(error, self._source)}") from None
 
     def _look(self, name: str, brackets: Sequence[Bracket]) -> list[list[Any]]:
@@ -239,7 +248,7 @@ class SparkTable:
                 step(":".join(pair))
                 joint[pair] = self._pair(pair, bins)
             return Counts(self._rows, found, joint)
-        except self._error as error:
+        except _errors() as error:
             raise ReadError(f"{self._side}: {_sentence(error, self._source)}") from None
 
     def _conditions(self, name: str, of: Bins) -> list[Any]:
@@ -335,13 +344,6 @@ class SparkTable:
         for start in range(0, len(conditions), _AT_ONCE):
             found += self._frame.agg(*(F.count(F.when(c, 1)) for c in conditions[start : start + _AT_ONCE])).first()
         return found
-
-    @property
-    def _error(self) -> type[Exception]:
-        from pyspark.errors import PySparkException
-
-        error: type[Exception] = PySparkException
-        return error
 
     def close(self) -> None:
         """The session is not ours to stop: starting one takes seconds, and the caller may go on with it."""
