@@ -54,7 +54,7 @@ def kth_distances(tree: Tree, queries: Points, k: int, *, own: bool, name: str) 
                 f"the point {np.array2string(queries[tied[0]], precision=4, threshold=4)} of x occurs {more} times or more in {name}: "
                 f"there is no density at it; use variant='adaptive', or from_samples, which treats columns of few values as discrete"
             )
-        more = min(4 * more, total)
+        more = min(4 * more, total, 1024)
         near = tree.query(queries[tied], more)[0]
         positive = near > 0.0
         found = positive.any(1)
