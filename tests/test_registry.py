@@ -141,10 +141,11 @@ def test_the_list_of_pairs():
             p, q = (getattr(own, name)(*some.get(name, _valid_numbers(getattr(own, name)))) for name in pair[:2])
         except TypeError:  # a family of other parameters than numbers
             continue
+        if condition(type(p), type(q)):  # a closed form for some parameters only, of which these need not be
+            continue
         found = kb.kl(p, q, method="auto", rng=0)
         tried += 1
-        # Some closed forms hold under a condition, which these numbers need not meet.
-        assert pair.kind in found.method or condition(type(p), type(q)), pair
+        assert pair.kind in found.method, pair
         assert found.value >= 0, pair
         if pair.kind == "closed form":
             assert kb.kl(p, q) >= 0
