@@ -134,7 +134,7 @@ def accuracy(seeds: int, quick: bool) -> None:
         rows.append(_measure(name, d, n, count, sample, truth))
         print(rows[-1], flush=True)
         _write(HERE / "results" / "samples.csv", rows)
-    _table("accuracy", _accuracy_table(rows))
+        _table("accuracy", _accuracy_table(rows))
 
 
 def _accuracy_table(rows: list[dict[str, Any]]) -> list[str]:
