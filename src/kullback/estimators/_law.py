@@ -13,7 +13,8 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from .._distributions.adapters import name_of, read
-from .._distributions.families import Independent, Record
+from .._distributions.families import Record
+from .._distributions.structures import STRUCTURES
 from .._ops import ops_of
 
 Array = Any
@@ -311,7 +312,7 @@ def _of_record_if_read(d: Any) -> Law | None:
         record = read(d)
     except TypeError:
         return None
-    if isinstance(record, Independent):
+    if isinstance(record, STRUCTURES):
         return None
     found = _of_record(record)
     if found is not None:
