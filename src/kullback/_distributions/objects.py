@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import dataclasses
 import math
-from functools import cache
-from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -94,7 +92,8 @@ def _apply(ops: Any, found: Found, arrays: list[Array]) -> Array:
         start += len(names)
     _same_events(*sides)
     # What came as float32 needs no more than plain remainders of float64 (`special`).
-    value = found.function(ops if wide or inside != ops.float64 else _direct(ops), *sides)
+    plain = not wide and inside == ops.float64 and hasattr(ops, "direct_ops")
+    value = found.function(ops.direct_ops if plain else ops, *sides)
     valid = _valid(ops, sides)
     asked = condition(type(found.p), type(found.q))
     if asked is not None and ops.may_look(value):
@@ -102,12 +101,6 @@ def _apply(ops: Any, found: Found, arrays: list[Array]) -> Array:
     if valid is not None:
         value = ops.where(valid, value, math.nan)
     return ops.astype(value, ops.float64 if wide else ops.float32)
-
-
-@cache
-def _direct(ops: Any) -> Any:
-    names = {name: getattr(ops, name) for name in dir(ops) if not name.startswith("__")}
-    return SimpleNamespace(**names, direct=True)
 
 
 def _refuse(ops: Any, value: Array, valid: Array | None, arrays: list[Array], found: Found, asked: str) -> None:

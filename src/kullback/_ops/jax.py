@@ -10,6 +10,8 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
+from .direct import marked
+
 name = "JAX"
 exact_float32 = True
 float32, float64 = jnp.float32, jnp.float64
@@ -147,3 +149,6 @@ def _op_jvp(evaluate: Any, gradients: Any, spec: Any, arrays: Any, tangents: Any
 
 def apply(evaluate: Any, gradients: Any, spec: Any, *arrays: Any) -> Any:
     return _op(evaluate, gradients, spec, *arrays)
+
+
+direct_ops = marked(globals())

@@ -7,6 +7,8 @@ from typing import Any
 
 import numpy as np
 
+from .direct import marked
+
 name = "NumPy"
 exact_float32 = True
 float32, float64 = np.float32, np.float64
@@ -143,3 +145,6 @@ def apply(evaluate: Any, gradients: Any, spec: Any, *arrays: Any) -> Any:
     # Branches not taken may divide by zero; what is wrong with the caller's numbers is said elsewhere.
     with np.errstate(all="ignore"):
         return evaluate(_this, spec, *arrays)
+
+
+direct_ops = marked(globals())

@@ -8,6 +8,8 @@ from typing import Any
 import numpy as np
 import tensorflow as tf
 
+from .direct import marked
+
 name = "TensorFlow"
 exact_float32 = True
 float32, float64 = tf.float32, tf.float64
@@ -151,3 +153,6 @@ def apply(evaluate: Any, gradients: Any, spec: Any, *arrays: Any) -> Any:
         return evaluate(_this, spec, *arrays), backward
 
     return op(*arrays)
+
+
+direct_ops = marked(globals())

@@ -14,6 +14,8 @@ from tinygrad import Tensor, dtypes
 from tinygrad.engine.realize import capturing
 from tinygrad.function import _function, function
 
+from .direct import marked
+
 name = "tinygrad"
 exact_float32 = False
 float32, float64 = dtypes.float32, dtypes.float64
@@ -194,3 +196,6 @@ def apply(evaluate: Any, gradients: Any, spec: Any, *arrays: Any) -> Any:
         return tuple(found[u].uop for u in distinct)
 
     return function(lambda *xs: evaluate(_this, spec, *xs), grad_fxn=backward)(*arrays)
+
+
+direct_ops = marked(globals())

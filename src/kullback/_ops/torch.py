@@ -8,6 +8,7 @@ from typing import Any
 import torch
 
 from . import host_function
+from .direct import marked
 
 try:
     # False where a size is known only when the code runs.
@@ -258,3 +259,6 @@ def apply(evaluate: Any, gradients: Any, spec: Any, x: Any, y: Any = None, z: An
             "forward mode inside forward mode (jvp of jvp, jacfwd of jacfwd) is not right in PyTorch: use torch.func.hessian"
         )
     return _OpWithForwardMode.apply(evaluate, gradients, spec, x, y, z)
+
+
+direct_ops = marked(globals())
