@@ -276,28 +276,38 @@ def _coordinate(name, parameters):
     return _real(parameters[0], parameters[1])
 
 
+# By t = log(x/(1 - x)): next to 1, x itself would have to carry the digits of 1 - x.
+NEAR_ONE = {
+    "Beta": lambda t, a, b: -(a - 1) * _softplus(-t) - (b - 1) * _softplus(t) - _log_beta(a, b),
+    "Kumaraswamy": lambda t, a, b: mp.log(a * b) - (a - 1) * _softplus(-t) + (b - 1) * mp.log(-mp.expm1(-a * _softplus(-t))),
+    "LogitNormal": lambda t, m, s: _log_normal_density(t, m, s) + _softplus(-t) + _softplus(t),
+}
+
+
 def definition(p: str, p_parameters, q: str, q_parameters, digits: int = 25) -> mp.mpf:
     """∫ or Σ f (log f - log g) to so many digits of the largest term, for any parameters; inf where g is 0 and f is not."""
     first, second = DENSITIES[p], DENSITIES[q]
-    # Next to 1, 1 - x has as many digits as are carried.
-    with mp.workdps(digits + (300 if first.support is _unit else 15)):
+    with mp.workdps(digits + 15):
         a, b = exact(p_parameters), exact(q_parameters)
         if first.support is None:
             return _sum_to(first, second, a, b, digits)
         place, log_stretch = _coordinate(p, a)
 
+        def log_of(name, t, parameters):
+            if first.support is _unit and name in NEAR_ONE:
+                return NEAR_ONE[name](t, *parameters)
+            return DENSITIES[name].log(place(t), *parameters)
+
         def log_density(t):
-            return first.log(place(t), *a) + log_stretch(t)
+            return log_of(p, t, a) + log_stretch(t)
 
         low, peak, high = _reach(log_density, digits * mp.log(10) + 30)
 
         def term(t):
-            x = place(t)
-            log_f = first.log(x, *a)
-            f = mp.exp(log_f + log_stretch(t))
-            return f * (log_f - second.log(x, *b))
+            log_f = log_of(p, t, a)
+            return mp.exp(log_f + log_stretch(t)) * (log_f - log_of(q, t, b))
 
-        if any(second.log(place(t), *b) == -mp.inf for t in (low, high)):
+        if any(log_of(q, t, b) == -mp.inf for t in (low, high)):
             return mp.inf
         points = {low, peak, high}
         for end in (low, high):

@@ -451,6 +451,7 @@ TRACED = {
     "VonMises": lambda x: (D.VonMises(x, 2.0 + x), D.VonMises(0.1, 1.0)),
     "Uniform-Beta": lambda x: (D.Uniform(x * 0.1, 0.9 + x * 0.01), D.Beta(1.0 + x, 2.0)),
     "TruncatedNormal": lambda x: (D.TruncatedNormal(x, 1.0, -1.0, 2.0), D.TruncatedNormal(0.0, 1.0 + x, -1.5, 2.0)),
+    "Laplace-Normal": lambda x: (D.Laplace(x, 1.0 + x), D.Normal(0.1, x)),
     "Normal-Uniform": lambda x: (D.Normal(x, 1.0), D.Uniform(0.0, 1.0)),
 }
 
@@ -462,7 +463,7 @@ def test_transforms(name):
     expected = np.asarray(value(x.astype(float)), np.float32)
     for found in (jax.jit(value)(jnp.asarray(x)), jax.vmap(value)(jnp.asarray(x)), torch.func.vmap(value)(torch.tensor(x))):
         np.testing.assert_allclose(np.asarray(found), expected, rtol=1e-6)
-    if name in ("Gamma-Weibull", "Normal-Uniform"):
+    if name in ("Laplace-Normal", "Normal-Uniform"):  # of the others Inductor makes code for minutes
         np.testing.assert_allclose(torch.compile(value, fullgraph=True)(torch.tensor(x)), expected, rtol=1e-6)
         np.testing.assert_allclose(tf.function(value, jit_compile=True)(tf.constant(x)), expected, rtol=1e-6)
     if np.isfinite(expected).all():

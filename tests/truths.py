@@ -222,7 +222,7 @@ def _computed(p, q):
     from kullback._distributions.closed.supports import _infinite
 
     # Counts beyond what Q can reach are inf, but for degenerate parameters: tested by themselves.
-    beyond = (p.support, q.support) in (("counts", "trials"), ("counts", "binary"), ("trials", "binary"))
+    beyond = (p.support, q.support) in (("counts", "trials"), ("counts", "binary"), ("trials", "binary"), ("real", "truncated"))
     return not beyond and "Delta" not in (p.__name__, q.__name__) and registry._closed_forms[p, q] is not _infinite
 
 

@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import dataclasses
 import math
-from functools import cache
-from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -112,9 +110,9 @@ def _apply(ops: Any, found: Found, arrays: list[Array]) -> Array:
         sides.append(dataclasses.replace(record, **dict(zip(names, arrays[start : start + len(names)]))))
         start += len(names)
     _same_events(*sides)
-    # What came as float32 needs no more than plain remainders of float64 (`special`). Compilers, which cannot follow `_direct`, do more.
-    plain = not wide and inside == ops.float64 and ops.can_look(arrays[0])
-    value = found.function(_direct(ops) if plain else ops, *sides)
+    # What came as float32 needs no more than plain remainders of float64 (`special`).
+    plain = not wide and inside == ops.float64 and hasattr(ops, "direct_ops")
+    value = found.function(ops.direct_ops if plain else ops, *sides)
     valid = _valid(ops, sides)
     asked = condition(type(found.p), type(found.q))
     if asked is not None and ops.may_look(value):
@@ -122,12 +120,6 @@ def _apply(ops: Any, found: Found, arrays: list[Array]) -> Array:
     if valid is not None:
         value = ops.where(valid, value, math.nan)
     return ops.astype(value, ops.float64 if wide else ops.float32)
-
-
-@cache
-def _direct(ops: Any) -> Any:
-    names = {name: getattr(ops, name) for name in dir(ops) if not name.startswith("__")}
-    return SimpleNamespace(**names, direct=True)
 
 
 def _refuse(ops: Any, value: Array, valid: Array | None, arrays: list[Array], found: Found, asked: str) -> None:

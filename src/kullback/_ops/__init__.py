@@ -42,6 +42,8 @@ class Ops(Protocol):
         L⁻¹ x for lower triangular matrices, batches broadcast; the lower triangular factor.
     concatenate(arrays)
         Along the first axis, of arrays on the CPU; for frameworks whose operations each pass over memory. Others need not have it.
+    direct_ops
+        The same primitives, marked for numbers that came as float32 (`direct`). Need not be there.
     double()
         A context in which `widest` is float64, for frameworks where that is a setting. None where it is not.
     high(x)

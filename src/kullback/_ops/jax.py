@@ -10,6 +10,8 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
+from .direct import marked
+
 name = "JAX"
 exact_float32 = True
 float32, float64 = jnp.float32, jnp.float64
@@ -163,3 +165,6 @@ def apply(evaluate: Any, gradients: Any, spec: Any, *arrays: Any) -> Any:
 
 def pad_last(x: Any, count: int, value: float) -> Any:
     return jnp.pad(x, [(0, 0)] * (x.ndim - 1) + [(0, count)], constant_values=value)
+
+
+direct_ops = marked(globals())

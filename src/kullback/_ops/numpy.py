@@ -7,6 +7,8 @@ from typing import Any
 
 import numpy as np
 
+from .direct import marked
+
 name = "NumPy"
 exact_float32 = True
 float32, float64 = np.float32, np.float64
@@ -167,3 +169,6 @@ def apply(evaluate: Any, gradients: Any, spec: Any, *arrays: Any) -> Any:
 
 def pad_last(x: Any, count: int, value: float) -> Any:
     return np.concatenate([x, np.full((*x.shape[:-1], count), value, x.dtype)], -1)
+
+
+direct_ops = marked(globals())

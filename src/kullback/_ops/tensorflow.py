@@ -9,6 +9,8 @@ from typing import Any
 import numpy as np
 import tensorflow as tf
 
+from .direct import marked
+
 name = "TensorFlow"
 exact_float32 = True
 float32, float64 = tf.float32, tf.float64
@@ -173,3 +175,6 @@ def apply(evaluate: Any, gradients: Any, spec: Any, *arrays: Any) -> Any:
 def pad_last(x: Any, count: int, value: float) -> Any:
     x = tf.convert_to_tensor(x)
     return tf.pad(x, [(0, 0)] * (len(x.shape) - 1) + [(0, count)], constant_values=tf.cast(value, x.dtype))
+
+
+direct_ops = marked(globals())

@@ -14,6 +14,8 @@ from tinygrad import Tensor, dtypes
 from tinygrad.engine.realize import capturing
 from tinygrad.function import _function, function
 
+from .direct import marked
+
 name = "tinygrad"
 exact_float32 = False
 float32, float64 = dtypes.float32, dtypes.float64
@@ -230,3 +232,6 @@ def apply(evaluate: Any, gradients: Any, spec: Any, *arrays: Any) -> Any:
 
 def pad_last(x: Any, count: int, value: float) -> Any:
     return x.pad(((0, 0),) * (x.ndim - 1) + ((0, count),), value=value)
+
+
+direct_ops = marked(globals())

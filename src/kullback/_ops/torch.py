@@ -10,6 +10,7 @@ from typing import Any
 import torch
 
 from . import host_function
+from .direct import marked
 
 try:
     # False where a size is known only when the code runs.
@@ -341,3 +342,6 @@ def load_weights(path: str) -> dict[str, tuple[Any, bool]]:
         half = tensor.dtype == torch.bfloat16
         found[str(name)] = (tensor.view(torch.int16).numpy().view("uint16") if half else tensor.numpy(), half)
     return found
+
+
+direct_ops = marked(globals())

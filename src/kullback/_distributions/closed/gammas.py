@@ -189,10 +189,11 @@ def power_kl(ops: Any, v: str, p: Power, q: Power, difference: Array | None = No
     Derived from E[log y_p] = ψ(k_p) and E[y_p^r] = Γ(k_p + r)/Γ(k_p).
     """
     h = (q.k - p.k) if difference is None else difference
-    c = product_difference(ops, q.n, p.d, q.d, p.n) / (q.d * p.n)
+    # `barrier`: what is used more than once, tinygrad would else write out each time.
+    c = ops.barrier(product_difference(ops, q.n, p.d, q.d, p.n) / (q.d * p.n))
     r = 1.0 + c
     next_k = p.k + 1.0
-    rest = log_gamma_remainder(ops, next_k, p.k + r, c)
+    rest = ops.barrier(log_gamma_remainder(ops, next_k, p.k + r, c))
     log_rates = log_ratio(ops, q.rate, p.rate) - c * ops.log(p.rate)
     log_mean = q.n / q.d * _distance(ops, v, p, q) + log_rates + (rest + c * digamma(ops, next_k)) - log_ratio(ops, q.k, p.k, h)
     return q.k * any_phi(ops, log_mean) + gamma_gap(ops, p.k, q.k, h) + (gap(ops, r, r * 0.0 + 1.0, c) + c * (h / p.k)) + q.k * rest

@@ -23,7 +23,8 @@ _RANGE = 40.0
 
 def _reach(ops: Any, x: Any, low: Array, high: Array) -> tuple[Array, Array]:
     """The ends in units of the scale, the far ones brought to where the density is negligible."""
-    a, b = (low - x.loc) / x.scale, (high - x.loc) / x.scale
+    # Infinite ones by themselves: the derivative of a quotient of theirs would be NaN.
+    a, b = (ops.where(ops.isnan(end * 0.0), end, (ops.where(ops.isnan(end * 0.0), x.loc, end) - x.loc) / x.scale) for end in (low, high))
     # The point of the interval nearest to the mean, from which the density falls off.
     top_right, top_left = ops.where(a > 0.0, a, 0.0), ops.where(b < 0.0, b, 0.0)
     right, left = _root(ops, square(top_right) + 2.0 * _RANGE), -_root(ops, square(top_left) + 2.0 * _RANGE)
