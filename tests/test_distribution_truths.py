@@ -92,6 +92,9 @@ def test_torch_with_gradients():
     assert not wrong
 
 
+AT_AN_EDGE = {("HalfCauchy", "Cauchy", 1), ("Pareto", "Pareto", 1), ("Pareto", "Pareto", 3)}
+
+
 def test_torch_gradients_are_right():
     """Against differences of values, which are right, at the moderate row."""
     for pair in PAIRS:
@@ -101,7 +104,8 @@ def test_torch_gradients_are_right():
         free = [
             i
             for i, x in enumerate((*truths.PARAMETERS[pair[0]].split(), *truths.PARAMETERS[pair[1]].split()))
-            if x not in ("trials", "failures") and (*pair, i) != ("HalfCauchy", "Cauchy", 1)
+            # At equal scales the KL of two Paretos is inf on one side: there are no differences.
+            if x not in ("trials", "failures") and (*pair, i) not in AT_AN_EDGE
         ]
         tied = truths.SAME.get(pair)
 
