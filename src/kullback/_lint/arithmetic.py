@@ -121,7 +121,7 @@ class Arithmetic(Calls):
                 return Value(PROBS if a.kind == PROBS == b.kind else "", mixture=parts)
             if (a.kind == b.kind == PROBS) or (not a and not b and a_node is not None and b_node is not None):
                 whole = (self.key(a, a_node), self.key(b, b_node))
-                return Value(mixture=("sum", *whole), data=(a, b), role="")
+                return Value(mixture=("sum", *whole), data=(_plain(a), _plain(b)), role="")
             if LOGITS in (a.kind, b.kind) and {a.kind, b.kind} <= {LOGITS, ""}:
                 return Value(LOGITS, role=a.role or b.role)
             return None
@@ -255,7 +255,7 @@ class Arithmetic(Calls):
             return Value(
                 role=value.role if not by.role else "",
                 temperature=self.text(divisor),
-                data=("quotient", (key, value), (self.key(by, divisor), by)),
+                data=("quotient", (key, _plain(value)), (self.key(by, divisor), _plain(by))),
                 detached=value.detached,
             )
         return Value(role=value.role)
@@ -263,6 +263,11 @@ class Arithmetic(Calls):
     def formula(self, node: Any, divergence: Divergence, form: str = "", detached: bool = False) -> Value:
         self.record(KlFormula(node, divergence, self.place, form))
         return Value(KL, data=divergence, detached=detached)
+
+
+def _plain(value: Value) -> Value:
+    """Without what it was made from: a thousand divisions in a row must not nest a thousand deep."""
+    return value.having(data=None) if isinstance(value.data, tuple) else value
 
 
 def _squared(temperature: str, number: float) -> bool:

@@ -120,10 +120,10 @@ class Expressions(Arithmetic):
         return Value(role=base.role, rank=_indexed_rank(node.slice), masked=masked)
 
     def of_Tuple(self, node: ast.Tuple) -> Value:
-        return Value(TUPLE, data=tuple(self.value(e) for e in node.elts[:1000]))
+        return Value(TUPLE, data=tuple(_shallow(self.value(e)) for e in node.elts[:1000]))
 
     def of_List(self, node: ast.List) -> Value:
-        return Value(TUPLE, data=tuple(self.value(e) for e in node.elts[:1000]))
+        return Value(TUPLE, data=tuple(_shallow(self.value(e)) for e in node.elts[:1000]))
 
     def of_Lambda(self, node: ast.Lambda) -> Value:
         return Value(FUNCTION, data=self.define(node))
@@ -193,6 +193,11 @@ class Expressions(Arithmetic):
     def of_DictComp(self, node: Any) -> Value:
         self._comprehension(node)
         return UNKNOWN
+
+
+def _shallow(value: Value) -> Value:
+    """Tuples of tuples are followed, deeper ones are not."""
+    return UNKNOWN if value.kind == TUPLE and any(part.kind == TUPLE for part in value.data) else value
 
 
 def _indexed_rank(index: ast.expr) -> int | None:

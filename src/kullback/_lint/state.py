@@ -10,6 +10,8 @@ from .events import Operation, Place
 from .operations import transfer
 from .values import UNKNOWN, Value
 
+_LONGEST = 300  # of a name made of names: a thousand softmaxes in a row must not name one another
+
 
 class State:
     """The base of the flow; `value`, `binary` and `define` come from the parts built on it."""
@@ -40,7 +42,9 @@ class State:
 
     def key(self, value: Value, node: ast.expr | None) -> str:
         """A name for what the expression is about: log(p), p and exp(log_p) share one."""
-        return value.of or (self.text(node) if node is not None else "")
+        if value.of and len(value.of) <= _LONGEST:
+            return value.of
+        return self.text(node) if node is not None else ""
 
     def text(self, node: ast.AST) -> str:
         if isinstance(node, ast.Name):

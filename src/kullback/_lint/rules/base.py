@@ -8,10 +8,10 @@ from dataclasses import dataclass, field
 from functools import cached_property
 from typing import Any, ClassVar
 
-from ..events import KlCall, KlFormula, Product, Quotient
+from ..events import KlCall, KlFormula, Operation, Product, Quotient
 from ..model import WARNING, Edit
 from ..source import Source
-from ..values import Divergence
+from ..values import KL, Divergence
 
 
 @dataclass(frozen=True)
@@ -60,7 +60,20 @@ class Module:
 
     def uses(self, created: ast.Call) -> list[KlCall]:
         """The calls of a KL that was created there; of a function, the call itself."""
-        return [event for event in self.of(KlCall) if event.created is created]
+        return self._uses.get(id(created), [])
+
+    @cached_property
+    def _uses(self) -> dict[int, list[KlCall]]:
+        found: dict[int, list[KlCall]] = {}
+        for event in self.of(KlCall):
+            found.setdefault(id(event.created), []).append(event)
+        return found
+
+    @cached_property
+    def summed(self) -> set[int]:
+        """The nodes of the KLs that a sum was taken of."""
+        sums = (op.values[0] for op in self.of(Operation) if op.name in ("sum", "nansum"))
+        return {id(value.data.node) for value in sums if value.kind == KL}
 
     def divergences(self) -> Iterator[tuple[KlCall | KlFormula, Divergence]]:
         for event in (*self.of(KlCall), *self.of(KlFormula)):

@@ -28,14 +28,14 @@ class Direction(Rule):
 
     def check(self, module: Module) -> Iterator[Report]:
         found = [(event, made) for event, made in module.divergences() if made.family in ("categorical", "distribution")]
+        directions = {(event.place.function, made.p.role, made.q.role) for event, made in found}
         for event, made in found:
             if isinstance(event, KlCall) and event.api.distance:
                 continue
             sides = (made.p.role or _name(made.p_key), made.q.role or _name(made.q_key))
             if not all(sides) or sides[0] == sides[1]:
                 continue
-            same_function = [m for e, m in found if e.place.function is event.place.function]
-            both_ways = any((m.p.role, m.q.role) == sides[::-1] for m in same_function)
+            both_ways = (event.place.function, *sides[::-1]) in directions
             computed = f"KL({sides[0]}‖{sides[1]})"
             statement = module.statement(event.node)
             stated = self._stated(module, event, statement)

@@ -6,8 +6,7 @@ import ast
 import re
 from collections.abc import Iterator
 
-from ..events import KlFormula, Operation
-from ..values import KL
+from ..events import KlFormula
 from .base import Module, Report, Rule
 
 # Any of these near the formula says that somebody thought of zeros.
@@ -47,9 +46,7 @@ class ZeroGuard(Rule):
 
     def _is_summed(self, module: Module, event: KlFormula) -> bool:
         """Whether it is a KL and not some other m * log(m / b): summed, or in a function that says so."""
-        if any(
-            op.name in ("sum", "nansum") and op.values[0].kind == KL and op.values[0].data.node is event.node for op in module.of(Operation)
-        ):
+        if id(event.node) in module.summed:
             return True
         named = re.search("kl|kullback|diverg|relative", getattr(event.place.function, "name", ""), re.IGNORECASE)
         return bool(named) or isinstance(module.statement(event.node), ast.AugAssign)
