@@ -70,6 +70,39 @@ def test_invalid_rows_are_nan(called):
     assert called
 
 
+@pytest.mark.parametrize("form", ["probs", "log_probs", "logits"])
+def test_rows_that_compiled_code_cannot_do_are_completed(called, form, rng):
+    """Far apart, as close as KL 1e-6, an empty category on each side and on both, and no distribution: by the formula in float64."""
+    a = rng.normal(size=(9, 256))
+    b = a + np.array([1.0, 1.0, 1.0, 1.0, 1e-3, 1.0, 1.0, 1.0, 1.0])[:, None] * rng.normal(size=a.shape)
+    a[5, :3] = b[6, 7:9] = -np.inf
+    a[7, 9] = b[7, 9] = -np.inf
+    log_a, log_b = (z - np.log(np.exp(z).sum(-1, keepdims=True)) for z in (a, b))
+    if form != "logits":
+        log_b[8] += 0.1
+    x, y = (
+        torch.tensor(np.exp(z) if form == "probs" else z if form == "log_probs" else z + 3.0, dtype=torch.float32) for z in (log_a, log_b)
+    )
+    backend = "aot_eager" if form == "log_probs" else "inductor"  # whose C++ takes seconds
+    value = torch.compile(lambda x, y: kb.kl(x, y, form=form), fullgraph=True, backend=backend)(x, y)
+    p, q = (z.double() if form == "probs" else z.double().softmax(-1) for z in (x, y))
+    p, q = (z / z.sum(-1, keepdim=True) for z in (p, q))
+    expected = torch.where(p > 0, p * (p / q).log(), 0.0).sum(-1)
+    if form != "logits":
+        expected[8] = math.nan
+    assert len(called) == 1
+    # float64 by the usual formula is good to 1e-10 at KL 1e-6; rounded to float32.
+    torch.testing.assert_close(value.double(), expected, rtol=2e-6, atol=0.0, equal_nan=True)
+
+
+def test_a_single_row_is_completed_too(called, rng):
+    a = torch.tensor(rng.normal(size=256), dtype=torch.float32)
+    b = a + 1e-3 * torch.tensor(rng.normal(size=256), dtype=torch.float32)
+    function = torch.compile(lambda a, b: kb.kl(a, b, form="logits"), fullgraph=True, backend="aot_eager")
+    torch.testing.assert_close(function(a, b), by_hand(a, b).float(), rtol=2e-6, atol=0.0)
+    assert called
+
+
 def test_export_does_not_call_it(called):
     class Model(torch.nn.Module):
         def forward(self, a, b):
@@ -92,5 +125,6 @@ def test_small_arrays_stay_with_inductor(called, monkeypatch):
 
 def test_the_rules_of_operators(rng):
     a, b = (torch.tensor(rng.normal(size=(3, 40)).astype(np.float32)) for _ in "ab")
-    torch.library.opcheck(torch_ops._on_host, (a, b, None, *LOGITS))
-    torch.library.opcheck(torch_ops._on_host, (a.double(), b, torch.full((3, 1), 0.5, dtype=torch.float64), *LOGITS))
+    torch.library.opcheck(torch_ops._on_host, (a, b, None, None, *LOGITS))
+    torch.library.opcheck(torch_ops._on_host, (a, b, None, torch.tensor([[math.nan], [1.0], [2.0]]), *LOGITS))
+    torch.library.opcheck(torch_ops._on_host, (a.double(), b, torch.full((3, 1), 0.5, dtype=torch.float64), None, *LOGITS))

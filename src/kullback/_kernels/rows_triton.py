@@ -1,117 +1,35 @@
 """Divergences of the rows of two logits arrays in Triton: read twice, nothing of their size written but gradients.
 
-One program a row. The first pass finds both normalisers, the second the divergence (and the gradient, where it needs no more than those).
-Another kernel, one program a tile, writes gradients from the rows' statistics. Arithmetic is float32, in the cancellation-free form of
-`_calculus`, to which double precision and second derivatives are left. TRITON_INTERPRET=1 runs it without a GPU.
+KL itself is in `kl_triton`; divergences to a mixture are here, one program a row: the first pass finds both normalisers, the second the
+divergence. Another kernel, one program a tile, writes gradients from the rows' statistics. Arithmetic is float32, in the cancellation-free
+form of `_calculus`, to which double precision and second derivatives are left. TRITON_INTERPRET=1 runs it without a GPU.
 """
 
 from __future__ import annotations
 
-import os
 from typing import Any
 
 import torch
 import triton
 import triton.language as tl
 
-INTERPRETED = os.environ.get("TRITON_INTERPRET") == "1"
+from . import kl_triton
+from .triton_math import (
+    INF,
+    INTERPRETED,
+    LOG2E,
+    _bregman,
+    _difference,
+    _exp2,
+    _expm1,
+    _load,
+    _log_ratio,
+    _mixture,
+    _pivot,
+)
+
 KINDS = {"kl": 0, "js": 1, "skew": 2}
 DTYPES = (torch.float16, torch.bfloat16, torch.float32)
-
-LOG2E = tl.constexpr(1.4426950408889634)
-LN2 = tl.constexpr(0.6931471805599453)
-INF = tl.constexpr(float("inf"))
-
-
-FAST = tl.constexpr(not INTERPRETED and torch.version.cuda is not None)
-
-
-@triton.jit
-def _exp2(x):
-    # One instruction, results below 2⁻¹²⁶ being 0; tl.exp2 spends three more on those.
-    if FAST:
-        return tl.inline_asm_elementwise("ex2.approx.ftz.f32 $0, $1;", "=f,f", [x], dtype=tl.float32, is_pure=True, pack=1)
-    return tl.exp2(x)
-
-
-@triton.jit
-def _phi_over_square(v):
-    # (eᵛ − 1 − v)/v² for |v| < 1/4, to 1.4e-6 of itself.
-    return 0.49999932 + v * (0.16666696 + v * (0.0417535 + v * 0.00833746))
-
-
-@triton.jit
-def _expm1(v):
-    near = tl.abs(v) < 0.25
-    x = tl.where(near, v, 0.0)
-    return tl.where(near, x + x * x * _phi_over_square(x), _exp2(v * LOG2E) - 1.0)
-
-
-@triton.jit
-def _log1p(y):
-    u = 1.0 + y
-    exact = u == 1.0
-    return tl.where(exact, y, tl.log(u) * (y / tl.where(exact, 1.0, u - 1.0)))
-
-
-@triton.jit
-def _bregman(p, q, v):
-    # p φ(v) for v = log(q/p): q − p − p v far from 0, where it does not cancel; p·0 where p is absent.
-    near = tl.abs(v) < 0.25
-    x = tl.where(near, v, 0.0)
-    return tl.where(near, p * (x * x) * _phi_over_square(x), (q - p) - tl.where(p > 0.0, p * v, 0.0))
-
-
-@triton.jit
-def _difference(p, q, v):
-    # q − p
-    near = tl.abs(v) < 0.25
-    x = tl.where(near, v, 0.0)
-    return tl.where(near, p * (x + x * x * _phi_over_square(x)), q - p)
-
-
-@triton.jit
-def _mixture(p, q, v, w):
-    # M = (1 − w) P + w Q: m, log(m/p), log(m/q). Beyond |v| = 80 nothing changes in float32.
-    v = tl.minimum(tl.maximum(v, -80.0), 80.0)
-    less = v < 0.0
-    from_p = _log1p(w * _expm1(tl.where(less, v, 0.0)))
-    from_q = _log1p((1.0 - w) * _expm1(tl.where(less, 0.0, -v)))
-    return (1.0 - w) * p + w * q, tl.where(less, from_p, v + from_q), tl.where(less, from_p - v, from_q)
-
-
-@triton.jit
-def _two_diff(x, y):
-    # x − y and its rounding error; 0 for x = −inf.
-    d = x - y
-    back = d - x
-    return d, tl.where(d == -INF, 0.0, (x - (d - back)) - (y + back))
-
-
-@triton.jit
-def _log_ratio(a, b, top_a, top_b, scale, r, EXACT: tl.constexpr):
-    # log(q/p), from logits relative to their largest: a constant added to one side must cancel before it rounds anything. Differences of
-    # half-precision numbers are exact; those of float32 carry their rounding error.
-    if EXACT:
-        v = ((b - top_b) - (a - top_a)) * scale - r
-    else:
-        below_a, error_a = _two_diff(a, top_a)
-        below_b, error_b = _two_diff(b, top_b)
-        d, error = _two_diff(below_b, below_a)
-        v = (d * scale - r) + (error + (error_b - error_a)) * scale
-    # Where p is absent any large number does; both absent would be NaN.
-    return tl.where(a == -INF, 80.0, v)
-
-
-@triton.jit
-def _load(pointer, row, columns, VALID, stride_row, stride_column):
-    at = row.to(tl.int64) * stride_row + columns.to(tl.int64) * stride_column
-    return tl.load(pointer + at, mask=columns < VALID, other=-INF).to(tl.float32)
-
-
-@triton.jit
-def _pivot(top):
-    return tl.where(top == -INF, 0.0, top)
 
 
 @triton.jit
@@ -153,12 +71,11 @@ def _normalisers(x, y, row, V, VALID_X, VALID_Y, x_row, x_column, y_row, y_colum
 
 
 @triton.jit
-def values_kernel(
-    x, y, out, stats, gradient, upstream,
-    V, VALID_X, VALID_Y, x_row, x_column, y_row, y_column, g_row, scales, scale_row, w,
-    KIND: tl.constexpr, EXACT: tl.constexpr, GRADIENT: tl.constexpr, BLOCK: tl.constexpr,
+def mixtures_kernel(
+    x, y, out, stats, V, VALID_X, VALID_Y, x_row, x_column, y_row, y_column, scales, scale_row, w,
+    KIND: tl.constexpr, EXACT: tl.constexpr, BLOCK: tl.constexpr,
 ):  # fmt: skip
-    """KL(P‖Q), JS or KL(P‖M) of a row; with GRADIENT, upstream·(q − p) to Q's logits on the way (KL only)."""
+    """JS or KL(P‖M) of a row."""
     row = tl.program_id(0)
     scale = tl.load(scales + row * scale_row)
     top_a, sum_a, top_b, sum_b = _normalisers(x, y, row, V, VALID_X, VALID_Y, x_row, x_column, y_row, y_column, scale, BLOCK)
@@ -169,59 +86,34 @@ def values_kernel(
     value = tl.zeros([BLOCK], tl.float32)
     for_p = tl.zeros([BLOCK], tl.float32)
     for_q = tl.zeros([BLOCK], tl.float32)
-    if GRADIENT:
-        factor = tl.load(upstream + row) * scale
     for start in range(0, V, BLOCK):
         columns = start + tl.arange(0, BLOCK)
         a = _load(x, row, columns, VALID_X, x_row, x_column)
         b = _load(y, row, columns, VALID_Y, y_row, y_column)
         p = _exp2((a - top_a) * unit - log_a)
         q = _exp2((b - top_b) * unit - log_b)
-        v = _log_ratio(a, b, top_a, top_b, scale, r, EXACT)
-        if KIND == 0:
-            value += _bregman(p, q, v)
-            difference = _difference(p, q, v)
-            for_q += difference
-            if GRADIENT:
-                # A row of weight 0 may hold anything.
-                g = tl.where(factor == 0.0, 0.0, difference * factor)
-                target = gradient + row.to(tl.int64) * g_row + columns
-                tl.store(target, g.to(gradient.dtype.element_ty), mask=columns < VALID_Y)
+        m, to_p, to_q = _mixture(p, q, _log_ratio(a, b, top_a, top_b, scale, r, EXACT), w)
+        in_p = _bregman(p, m, to_p)
+        if KIND == 1:
+            in_q = _bregman(q, m, to_q)
+            value += (1.0 - w) * in_p + w * in_q
+            # −E[log(m/p)] rather than KL(P‖M): what r is off by cancels in the gradient.
+            for_p -= tl.where(p > 0.0, p * to_p, 0.0)
+            for_q -= tl.where(q > 0.0, q * to_q, 0.0)
         else:
-            m, to_p, to_q = _mixture(p, q, v, w)
-            in_p = _bregman(p, m, to_p)
-            if KIND == 1:
-                in_q = _bregman(q, m, to_q)
-                value += (1.0 - w) * in_p + w * in_q
-                # −E[log(m/p)] rather than KL(P‖M): what r is off by cancels in the gradient.
-                for_p -= tl.where(p > 0.0, p * to_p, 0.0)
-                for_q -= tl.where(q > 0.0, q * to_q, 0.0)
-            else:
-                value += in_p
-                ratio = _expm1(-to_p)
-                for_p += p * (-to_p - (1.0 - w) * ratio)
-                for_q += q * ratio
-    total = tl.sum(value, 0)
-    if KIND == 0:
-        # r is rounded: off by δ, Σ p eᵛ is 1 + X = e^δ instead of 1, and KL = Σ p φ(v) + log1p(X) − X. The true r is r + δ.
-        excess = tl.sum(for_q, 0)
-        small = tl.abs(excess) < 1e-3
-        square = excess * excess
-        total = tl.where(small, tl.maximum(total - square * (0.5 - excess * (1.0 / 3.0)), 0.0), total)
-        r = tl.where(small, r + (excess - 0.5 * square), r)
-    tl.store(out + row, total)
+            value += in_p
+            ratio = _expm1(-to_p)
+            for_p += p * (-to_p - (1.0 - w) * ratio)
+            for_q += q * ratio
+    tl.store(out + row, tl.sum(value, 0))
     base = stats + row * 7
     tl.store(base, top_a)
     tl.store(base + 1, log_a)
     tl.store(base + 2, top_b)
     tl.store(base + 3, log_b)
     tl.store(base + 4, r)
-    if KIND == 0:
-        tl.store(base + 5, total)
-        tl.store(base + 6, 0.0)
-    else:
-        tl.store(base + 5, tl.sum(for_p, 0))
-        tl.store(base + 6, tl.sum(for_q, 0))
+    tl.store(base + 5, tl.sum(for_p, 0))
+    tl.store(base + 6, tl.sum(for_q, 0))
 
 
 @triton.jit
@@ -280,8 +172,9 @@ def scale_kernel(x, factor, N, BLOCK: tl.constexpr):
     """x *= factor, and nothing at all for a factor of 1, without the host having to know."""
     f = tl.load(factor)
     if f != 1.0:
-        i = tl.program_id(0).to(tl.int64) * BLOCK + tl.arange(0, BLOCK)
-        tl.store(x + i, (tl.load(x + i, mask=i < N).to(tl.float32) * f).to(x.dtype.element_ty), mask=i < N)
+        for start in range(tl.program_id(0).to(tl.int64) * BLOCK, N, tl.num_programs(0).to(tl.int64) * BLOCK):
+            i = start + tl.arange(0, BLOCK)
+            tl.store(x + i, (tl.load(x + i, mask=i < N).to(tl.float32) * f).to(x.dtype.element_ty), mask=i < N)
 
 
 _STEP = (2048, 8)  # columns and warps; the fastest of those tried on an H200
@@ -312,18 +205,18 @@ def _scales(scale: Any, x: Any, batch: Any) -> Any:
 def values(x: Any, y: Any, kind: str, w: float, scales: tuple[Any, int], *, upstream: Any = None, gradient: Any = None) -> tuple[Any, Any]:
     """The divergence of each row of two [rows, columns] arrays, and the statistics `gradients` takes. Columns that one side has more than
     the other are absent from the other. With `upstream` (one a row), `gradient` receives upstream · d/dy (KL only)."""
+    if kind == "kl":
+        return kl_triton.values(x, y, scales, upstream, gradient)
     n, columns = x.shape[0], max(x.shape[1], y.shape[1])
     out = torch.empty(n, dtype=torch.float32, device=x.device)
     stats = torch.empty(n, 7, dtype=torch.float32, device=x.device)
     if n == 0:
         return out, stats
     block, warps = _block(columns)
-    fused = gradient is not None
     with torch.cuda.device_of(x):
-        values_kernel[(n,)](
-            x, y, out, stats, gradient if fused else out, upstream if fused else out,
-            columns, x.shape[1], y.shape[1], *x.stride(), *y.stride(), gradient.stride(0) if fused else 0, *scales, w,
-            KIND=KINDS[kind], EXACT=_exact(x, y), GRADIENT=fused, BLOCK=block, num_warps=warps,
+        mixtures_kernel[(n,)](
+            x, y, out, stats, columns, x.shape[1], y.shape[1], *x.stride(), *y.stride(), *scales, w,
+            KIND=KINDS[kind], EXACT=_exact(x, y), BLOCK=block, num_warps=warps,
         )  # fmt: skip
     return out, stats
 
@@ -450,5 +343,7 @@ class FusedLoss(torch.autograd.Function):  # type: ignore[misc]
             gradient = torch.empty(y.shape, dtype=y.dtype, device=y.device)
             values(rows(x), rows(y), "kl", 0.0, (scale, ctx.stride), upstream=weights * upstream, gradient=rows(gradient))
         else:
-            scale_kernel[(triton.cdiv(gradient.numel(), 4096),)](gradient, upstream.float(), gradient.numel(), BLOCK=4096)
+            pieces = triton.cdiv(gradient.numel(), 4096)
+            # Programs that find nothing to do cost time too: few, in a loop.
+            scale_kernel[(min(pieces, 4096),)](gradient, upstream.float(), gradient.numel(), BLOCK=4096)
         return None, gradient, None, None, None

@@ -56,9 +56,9 @@ class Ops(Protocol):
         x as a NumPy array on the same memory, or None where a framework must do the work itself.
     is_constant(x)
         Is no derivative to x wanted? Asked only of what has a `host_view`.
-    call_host(spec, *arrays)
-        While code is being compiled for this CPU: a call, when that code runs, of the function registered with `on_host`. None elsewhere;
-        the attribute is None where the framework has no such thing.
+    call_host(spec, draft, *arrays)
+        While code is being compiled for this CPU: a call, when that code runs, of the function registered with `on_host`, which gets
+        what `draft(ops, spec, *arrays)` has come to. None elsewhere; the attribute is None where the framework has no such thing.
     has_row_kernels(*arrays)
         Do the GPU's kernels over rows of logits take these as they are? None where the framework has none.
     """
@@ -115,7 +115,7 @@ class Ops(Protocol):
     def apply(self, evaluate: Any, gradients: Any, spec: Any, *arrays: Array) -> Array: ...
 
 
-# What `call_host` calls, with the primitives, the fields of a spec, and arrays. Set by the layer that has the formulas.
+# What `call_host` calls, with the primitives, the fields of a spec, the draft, and arrays. Set by the layer that has the formulas.
 host_function: list[Callable[..., Array]] = []
 
 

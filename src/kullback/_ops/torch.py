@@ -204,39 +204,54 @@ _CALL_FROM = 1 << 16
 
 @torch.library.custom_op("kullback::on_host", mutates_args=())  # type: ignore[untyped-decorator]
 def _on_host(
-    x: torch.Tensor, y: torch.Tensor, z: torch.Tensor | None,
+    x: torch.Tensor, y: torch.Tensor, z: torch.Tensor | None, draft: torch.Tensor | None,
     kind: str, parameter: float, forms: str, axes: list[int], tolerances: list[float], wide: bool,
 ) -> torch.Tensor:  # fmt: skip
     arrays = [x, y] if z is None else [x, y, z]
     fields = (kind, parameter, tuple(forms.split()), tuple(axes), tuple(tolerances), wide)
-    value: torch.Tensor = host_function[0](_this, fields, *arrays)
+    value: torch.Tensor = host_function[0](_this, fields, draft, *arrays)
     return value
 
 
 @_on_host.register_fake  # type: ignore[untyped-decorator]
-def _(x: Any, y: Any, z: Any, kind: Any, parameter: Any, forms: Any, axes: Any, tolerances: Any, wide: Any) -> Any:
+def _(x: Any, y: Any, z: Any, draft: Any, kind: Any, parameter: Any, forms: Any, axes: Any, tolerances: Any, wide: Any) -> Any:
     shape = [1 if i in axes else n for i, n in enumerate(x.shape)]
     return x.new_empty(shape, dtype=float64 if float64 in (x.dtype, y.dtype) else float32)
 
 
 @_on_host.register_vmap  # type: ignore[untyped-decorator]
-def _(info: Any, dims: Any, x: Any, y: Any, z: Any, *rest: Any) -> Any:
+def _(info: Any, dims: Any, x: Any, y: Any, z: Any, draft: Any, *rest: Any) -> Any:
     kind, parameter, forms, axes, tolerances, wide = rest
     moved = [
         array if array is None else array.expand(info.batch_size, *array.shape) if dim is None else array.movedim(dim, 0)
-        for array, dim in zip((x, y, z), dims)
+        for array, dim in zip((x, y, z, draft), dims)
     ]
     return _on_host(*moved, kind, parameter, forms, [axis + 1 for axis in axes], tolerances, wide), 0
+
+
+def divides(n: int, size: Any) -> bool:
+    return bool(guard_or_false(size % n == 0))
 
 
 _is_exporting = getattr(torch.compiler, "is_exporting", lambda: True)  # before PyTorch 2.7 there is no telling
 
 
-def call_host(spec: Any, x: Any, y: Any, z: Any = None) -> Any:
+def call_host(spec: Any, draft: Any, x: Any, y: Any, z: Any = None) -> Any:
     # Not for export: what is exported must run without this library.
     if not torch.compiler.is_compiling() or _is_exporting() or x.device.type != "cpu" or not guard_or_false(x.numel() >= _CALL_FROM):
         return None
-    return _on_host(x, y, z, spec.kind, spec.parameter, " ".join(spec.forms), list(spec.axes), list(spec.tolerances), spec.wide)
+    return _on_host(
+        x,
+        y,
+        z,
+        draft(_this, spec, x, y, z),
+        spec.kind,
+        spec.parameter,
+        " ".join(spec.forms),
+        list(spec.axes),
+        list(spec.tolerances),
+        spec.wide,
+    )
 
 
 _ROW_DTYPES = (torch.float16, torch.bfloat16, torch.float32)

@@ -1,0 +1,115 @@
+"""What the Triton kernels have in common: loads of logits as float32, and functions of log-ratios without cancellation."""
+
+from __future__ import annotations
+
+import os
+
+import torch
+import triton
+import triton.language as tl
+
+INTERPRETED = os.environ.get("TRITON_INTERPRET") == "1"
+
+LOG2E = tl.constexpr(1.4426950408889634)
+LN2 = tl.constexpr(0.6931471805599453)
+INF = tl.constexpr(float("inf"))
+
+
+INTERPRET = tl.constexpr(INTERPRETED)
+FAST = tl.constexpr(not INTERPRETED and torch.version.cuda is not None)
+
+
+@triton.jit
+def _exp2(x):
+    # One instruction, results below 2⁻¹²⁶ being 0; tl.exp2 spends three more on those.
+    if FAST:
+        return tl.inline_asm_elementwise("ex2.approx.ftz.f32 $0, $1;", "=f,f", [x], dtype=tl.float32, is_pure=True, pack=1)
+    return tl.exp2(x)
+
+
+@triton.jit
+def _fma(x, y, z):
+    # x y + z, rounded once.
+    if INTERPRET:
+        return (x.to(tl.float64) * y + z).to(tl.float32)
+    return tl.fma(x, tl.zeros_like(x) + y, tl.zeros_like(x) + z)
+
+
+@triton.jit
+def _phi_over_square(v):
+    # (eᵛ − 1 − v)/v² for |v| < 1/4, to 1.4e-6 of itself.
+    return 0.49999932 + v * (0.16666696 + v * (0.0417535 + v * 0.00833746))
+
+
+@triton.jit
+def _expm1(v):
+    near = tl.abs(v) < 0.25
+    x = tl.where(near, v, 0.0)
+    return tl.where(near, x + x * x * _phi_over_square(x), _exp2(v * LOG2E) - 1.0)
+
+
+@triton.jit
+def _log1p(y):
+    u = 1.0 + y
+    exact = u == 1.0
+    return tl.where(exact, y, tl.log(u) * (y / tl.where(exact, 1.0, u - 1.0)))
+
+
+@triton.jit
+def _bregman(p, q, v):
+    # p φ(v) for v = log(q/p): q − p − p v far from 0, where it does not cancel; p·0 where p is absent.
+    near = tl.abs(v) < 0.25
+    x = tl.where(near, v, 0.0)
+    return tl.where(near, p * (x * x) * _phi_over_square(x), (q - p) - tl.where(p > 0.0, p * v, 0.0))
+
+
+@triton.jit
+def _difference(p, q, v):
+    # q − p
+    near = tl.abs(v) < 0.25
+    x = tl.where(near, v, 0.0)
+    return tl.where(near, p * (x + x * x * _phi_over_square(x)), q - p)
+
+
+@triton.jit
+def _mixture(p, q, v, w):
+    # M = (1 − w) P + w Q: m, log(m/p), log(m/q). Beyond |v| = 80 nothing changes in float32.
+    v = tl.minimum(tl.maximum(v, -80.0), 80.0)
+    less = v < 0.0
+    from_p = _log1p(w * _expm1(tl.where(less, v, 0.0)))
+    from_q = _log1p((1.0 - w) * _expm1(tl.where(less, 0.0, -v)))
+    return (1.0 - w) * p + w * q, tl.where(less, from_p, v + from_q), tl.where(less, from_p - v, from_q)
+
+
+@triton.jit
+def _two_diff(x, y):
+    # x − y and its rounding error; 0 for x = −inf.
+    d = x - y
+    back = d - x
+    return d, tl.where(d == -INF, 0.0, (x - (d - back)) - (y + back))
+
+
+@triton.jit
+def _log_ratio(a, b, top_a, top_b, scale, r, EXACT: tl.constexpr):
+    # log(q/p), from logits relative to their largest: a constant added to one side must cancel before it rounds anything. Differences of
+    # half-precision numbers are exact; those of float32 carry their rounding error.
+    if EXACT:
+        v = ((b - top_b) - (a - top_a)) * scale - r
+    else:
+        below_a, error_a = _two_diff(a, top_a)
+        below_b, error_b = _two_diff(b, top_b)
+        d, error = _two_diff(below_b, below_a)
+        v = (d * scale - r) + (error + (error_b - error_a)) * scale
+    # Where p is absent any large number does; both absent would be NaN.
+    return tl.where(a == -INF, 80.0, v)
+
+
+@triton.jit
+def _load(pointer, row, columns, VALID, stride_row, stride_column):
+    at = row.to(tl.int64) * stride_row + columns.to(tl.int64) * stride_column
+    return tl.load(pointer + at, mask=columns < VALID, other=-INF).to(tl.float32)
+
+
+@triton.jit
+def _pivot(top):
+    return tl.where(top == -INF, 0.0, top)
