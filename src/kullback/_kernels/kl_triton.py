@@ -20,8 +20,6 @@ import triton.language as tl
 
 from .triton_math import INF, INTERPRETED, LN2, LOG2E, _exp2, _fma, _load, _pivot
 
-NAN = tl.constexpr(float("nan"))
-
 # Columns a step, warps; columns a slice. The fastest of those tried on an H200.
 _STEP = (128, 4) if INTERPRETED else (2048, 8)
 _SLICE = 256 if INTERPRETED else 8192
@@ -139,7 +137,7 @@ def kl_kernel(
         apart, rest = _two_sum(at_b - at_a, gain)
         if GRADIENT:
             factor = tl.load(upstream + row) * scale
-            factor = tl.where(valid | (factor == 0.0), factor, NAN)
+            factor = tl.where(valid | (factor == 0.0), factor, float("nan"))
             target = gradient + row * g_row
         value = tl.zeros([BLOCK], tl.float32)
         excess = tl.zeros([BLOCK], tl.float32)
@@ -188,7 +186,7 @@ def kl_kernel(
             total = tl.sum(value, 0)
             over = tl.sum(excess, 0)
         base = terms + (row * SLICES + piece) * 2
-        tl.store(base, tl.where(valid, total, NAN))
+        tl.store(base, tl.where(valid, total, float("nan")))
         tl.store(base + 1, over)
         if piece == 0:
             # Of the exact pivots, times the unit, from here on.
