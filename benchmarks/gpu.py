@@ -3,8 +3,9 @@
     python benchmarks/gpu.py
 
 Loss and gradient to the student, bfloat16, mean over rows. The floor is torch.add of the two arrays into a third, six bytes an element, in
-the same run. Times are the GPU's: the host queues each step while the GPU is still busy. Writes benchmarks/results/gpu.csv, which names GPU, driver and versions, and the table in docs/benchmarks.md. Liger is
-measured where it is installed.
+the same run. Times are the GPU's: the host queues each step while the GPU is still busy, as in training. Writes
+benchmarks/results/gpu.csv, which names GPU, driver and versions, and the table in docs/benchmarks.md. Liger is measured where it is
+installed.
 """
 
 from __future__ import annotations

@@ -21,7 +21,7 @@ import triton.language as tl
 from .triton_math import INF, INTERPRETED, LN2, LOG2E, _exp2, _fma, _load, _pivot
 
 # Columns a step, warps; columns a slice. The fastest of those tried on an H200.
-_STEP = (128, 4) if INTERPRETED else (2048, 8)
+_STEP = (128, 4) if INTERPRETED else (1024, 4)
 _SLICE = 256 if INTERPRETED else 8192
 _REGISTERS = 64  # as many programs at a time as that leaves room for
 
