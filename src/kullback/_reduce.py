@@ -60,7 +60,7 @@ def _divisor(ops: Any, weights: Array) -> Array:
 
 
 def row_weights(ops: Any, like: Array, weights: Array | None, reduction: str) -> Array:
-    """What each value counts for in `reduce_values`, in the shape of `like`: as a sum, for those who need its derivatives before the values."""
+    """What each value counts for in `reduce_values`, in the shape of `like`: for those who need derivatives before there are values."""
     dtype = ops.float64 if like.dtype == ops.float64 else ops.float32
     found = ops.astype(ops.where(like == like, 1.0, 1.0) if weights is None else weights, dtype)
     if reduction == "mean":

@@ -146,8 +146,8 @@ def test_no_reduction_padding_and_masks():
     wanted = torch.autograd.grad(truth, exact, upstream.double())
     learnt = [x.requires_grad_() for x in student[:2]]
     found = linear_kl(
-        hidden=learnt[0].reshape(1, TOKENS, WIDTH), weight=learnt[1], teacher_logits=teacher[None], temperature=temperature, reduction="none",
-        impl="triton",
+        hidden=learnt[0].reshape(1, TOKENS, WIDTH), weight=learnt[1], teacher_logits=teacher[None], temperature=temperature,
+        reduction="none", impl="triton",
     )  # fmt: skip
     assert found.shape == (1, TOKENS)
     torch.testing.assert_close(found[0].double(), truth, rtol=2e-5, atol=0)

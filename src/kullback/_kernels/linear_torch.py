@@ -1,7 +1,7 @@
 """A final projection and a loss of its logits in PyTorch, by chunks of tokens: no array of all logits, and gradients on the way.
 
-The loop knows nothing of the loss. It hands each chunk of logits to a `Step`, which gives the loss of each token and turns logits into their
-derivatives: in Triton, in array operations, or with a reduction over devices between the two. What else differs is the `Plan`.
+The loop knows nothing of the loss. It hands each chunk of logits to a `Step`, which gives the loss of each token and turns logits into
+their derivatives: in Triton, in array operations, or with a reduction over devices between the two. What else differs is the `Plan`.
 """
 
 from __future__ import annotations
@@ -18,8 +18,8 @@ Step = Callable[[Any, slice, Any], tuple[Any, Any]]
 
 
 class Plan(NamedTuple):
-    """Tokens whose logits are made at a time; tokens whose derivatives wait for one matmul; and whether what such blocks give for the weight
-    is added up in float32. One block needs no adding up: the matmul itself is float32 inside."""
+    """Tokens whose logits are made at a time; tokens whose derivatives wait for one matmul; and whether what such blocks give for the
+    weight is added up in float32. One block needs no adding up: the matmul itself is float32 inside."""
 
     chunk: int
     block: int
@@ -126,15 +126,15 @@ def _add_in_slices(out: Any, x: Any, y: Any) -> None:
 
 
 def run(hidden: Any, weight: Any, bias: Any, job: Job, upstream: Any, needs: tuple[bool, bool, bool]) -> tuple[Any, list[Any]]:
-    """The loss of each token, and the derivatives of Σ upstream · loss to hidden [tokens, width], weight [vocabulary, width] and bias, where
-    needed; without `upstream`, none. Over slices of a vocabulary, what comes back for hidden is one device's part of the sum."""
+    """The loss of each token, and the derivatives of Σ upstream · loss to hidden [tokens, width], weight [vocabulary, width] and bias,
+    where needed; without `upstream`, none. Over slices of a vocabulary, what comes back for hidden is one device's part of the sum."""
     tokens, vocabulary = hidden.shape[0], weight.shape[0]
     chunk, block, float32 = job.plan
     wide = torch.float64 if hidden.dtype == torch.float64 else torch.float32
     values = torch.empty(tokens, dtype=wide, device=hidden.device)
     to_hidden = torch.empty_like(hidden, memory_format=torch.contiguous_format) if upstream is not None and needs[0] else None
     to_weight = _Sum(weight, float32)
-    to_bias = None if bias is None else torch.zeros(vocabulary, dtype=wide, device=hidden.device)
+    to_bias: Any = None if bias is None else torch.zeros(vocabulary, dtype=wide, device=hidden.device)
     size = min(tokens, chunk if upstream is None else block)
     buffer = torch.empty(size, vocabulary, dtype=hidden.dtype, device=hidden.device)
     projection = weight.t()

@@ -38,8 +38,8 @@ class Ops(Protocol):
     pad_last(x, count, value)
         `count` more along the last axis.
     take_last(x, at), put_last(x, at, value), join_last(x, y), indices(x, like)
-        Along the last axis: x's entries at integer positions, a batch of them for a batch of rows; a copy of x with `value` there, a number or an array
-        like `at`; x followed by y. Integers of this framework, beside `like`.
+        Along the last axis: x's entries at integer positions, a batch of them for a batch of rows; a copy of x with `value` there, a
+        number or an array like `at`; x followed by y. Integers of this framework, beside `like`.
     stack(arrays), diagonal(x), transpose(x), matmul(x, y), solve_lower(L, x), cholesky(x)
         Along a new first axis; of the last two axes; the last two axes exchanged; of matrices, batches broadcast;
         L⁻¹ x for lower triangular matrices, batches broadcast; the lower triangular factor.

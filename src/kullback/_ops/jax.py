@@ -173,7 +173,8 @@ def take_last(x: Any, at: Any) -> Any:
 
 def put_last(x: Any, at: Any, value: Any) -> Any:
     batch = [jax.lax.broadcasted_iota(at.dtype, at.shape, axis) for axis in range(at.ndim - 1)]
-    return x.at[(*batch, at)].set(value)
+    places = (*batch, at)
+    return x.at[places].set(value)
 
 
 def join_last(x: Any, y: Any) -> Any:

@@ -10,7 +10,7 @@ from .._forms import float_arrays, is_number, per_row
 from .._ops import Array, common_ops
 from .._pairs import expm1
 from .._reduce import check_options, reduce_values
-from .sparse import TopK, check_top_k, coarse_teacher, completed, known, sparse_losses
+from .sparse import TopK, check_top_k, coarse_student, coarse_teacher, completed, known, sparse_losses
 
 DIRECTIONS = ("forward", "reverse", "js", "skew", "reverse_skew")
 
@@ -96,10 +96,18 @@ def kl_loss(
 
 
 def _sparse(
-    student: Any, top: TopK, kind: tuple[str, float, bool], softcap: float | None, logit_scale: float, weights: Any, reduction: str, impl: str
+    student: Any,
+    top: TopK,
+    kind: tuple[str, float, bool],
+    softcap: float | None,
+    logit_scale: float,
+    weights: Any,
+    reduction: str,
+    impl: str,
 ) -> Array:
     ops = common_ops([("student", student), ("indices", top.indices), ("log_probs", top.log_probs), ("weights", weights)])
-    student = _capped(ops, *float_arrays(ops, [("student", student)]), logit_scale, softcap)
+    (student,) = float_arrays(ops, [("student", student)])
+    student = _capped(ops, student, logit_scale, softcap)
     if len(student.shape) == 0:
         raise ValueError("student is a single number: a distribution needs an axis of categories")
     last = (len(student.shape) - 1,)
@@ -114,7 +122,12 @@ def _sparse(
         from .._kernels import rows_triton, sparse_triton
 
         teacher = ops.astype(coarse_teacher(ops, logs, top.tail, student.shape[-1]), ops.float32)
-        coarse = sparse_triton.coarsen(student, at, 1.0 / top.temperature, teacher.shape[-1] > at.shape[-1])
+        bucket = teacher.shape[-1] > at.shape[-1]
+
+        def coarse_formula(x: Array) -> Array:
+            return ops.astype(coarse_student(ops, ops.astype(x, ops.float32) / top.temperature, at, top.tail), ops.float32)
+
+        coarse = sparse_triton.coarsen(student, at, 1.0 / top.temperature, bucket, coarse_formula)
         first, second = (teacher, coarse) if kind[2] else (coarse, teacher)
         values = rows_triton.Loss.apply(first, second, kind[0], kind[1], 1.0, _formula(ops, *kind[:2], 1.0))
         values = completed(ops, values, logs, top.tail)

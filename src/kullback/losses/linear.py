@@ -1,7 +1,7 @@
 """The final projection of a language model and the divergence of its logits from a teacher's, without ever holding all logits.
 
-In PyTorch and JAX by chunks of tokens, gradients included (`_kernels/linear_torch`, `linear_jax`), in NumPy likewise. TensorFlow and tinygrad
-hold all logits at once.
+In PyTorch and JAX by chunks of tokens, gradients included (`_kernels/linear_torch`, `linear_jax`), in NumPy likewise. TensorFlow and
+tinygrad hold all logits at once.
 """
 
 from __future__ import annotations
@@ -14,6 +14,7 @@ from .._forms import float_arrays, is_number, per_row
 from .._ops import Array, common_ops
 from .._reduce import check_options, reduce_values, row_weights
 from .distillation import _capped, _direction, _same_categories
+from .sparse import TopK, check_top_k, coarse_teacher, known, sparse_losses
 
 # Bytes for arrays of a chunk's size, beside the gradients; twice that where the teacher's logits are made here too.
 BUDGET = 256 << 20
@@ -22,9 +23,11 @@ _ARRAYS_OF_FORMULAS = 16
 
 
 class Rows(NamedTuple):
-    """What belongs to each token: the teacher's logits or hidden state, a temperature where it differs, 1 or 0 for tokens to keep."""
+    """What belongs to each token: the teacher's logits, hidden state, or log-probs at indices; a temperature where it differs; 1 or 0 for
+    tokens to keep."""
 
     teacher: Array
+    indices: Array | None
     temperature: Array | None
     keep: Array | None
 
@@ -39,9 +42,15 @@ class Losses(NamedTuple):
     temperature: float | None
     softcap: float | None
     logit_scale: float
+    tail: str
 
     def __call__(self, logits: Array, rows: Rows, shared: tuple[Array, ...]) -> Array:
         ops = self.ops
+        if rows.indices is not None:
+            student = _capped(ops, logits, self.logit_scale, self.softcap)
+            if self.temperature != 1.0:
+                student = (ops.astype(student, ops.float32) if ops.is_half(student) else student) / self.temperature
+            return sparse_losses(ops, student, rows.indices, rows.teacher, self.tail, *self[1:4], rows.keep)
         teacher = project(ops, rows.teacher, *shared) if shared else rows.teacher
         student, teacher = (_capped(ops, x, self.logit_scale, self.softcap) for x in (logits, teacher))
         first, second = _same_categories(ops, *((teacher, student) if self.teacher_first else (student, teacher)))
@@ -60,6 +69,7 @@ def linear_kl(
     *,
     hidden: Any,
     weight: Any,
+    teacher: TopK | None = None,
     teacher_logits: Any = None,
     teacher_hidden: Any = None,
     teacher_weight: Any = None,
@@ -86,6 +96,8 @@ def linear_kl(
         Of the student's final projection ("lm_head"), of the same dtype.
     teacher_logits : array [..., categories], optional
         The teacher's logits; or, in their place:
+    teacher : TopK, optional
+        The teacher's likeliest categories.
     teacher_hidden, teacher_weight : arrays, optional
         The teacher's hidden states and projection, whose width may differ from the student's. Their logits are made in chunks too.
     bias, teacher_bias : arrays [categories], optional
@@ -105,11 +117,14 @@ def linear_kl(
 
     Notes
     -----
-    What is held beside the arguments and the gradients: in PyTorch 256 MiB of logits (512 MiB with `teacher_hidden`) and, with
-    ``accumulate="float32"``, what is said there; in that room the derivatives of up to 2·width tokens are kept, so that they need no adding
-    up. The gradients are made in forward, unless ``reduction="none"``, and nothing under `torch.no_grad`. A second backward through the same
-    graph makes them anew; a second derivative holds all logits. In JAX, chunks of 256 MiB of float32 logits and a float32 sum of the weight's gradient; backward makes the
-    logits a second time. NumPy: one chunk. TensorFlow and tinygrad: all logits.
+    What is held beside the arguments and the gradients. PyTorch: 256 MiB of logits (512 MiB with `teacher_hidden`) and, with
+    ``accumulate="float32"``, what is said there; as long as all logits fit into that room, which takes those of 2·width tokens, they and
+    then their derivatives are kept in it, and nothing needs adding up. JAX: 256 MiB of float32 logits, and a float32 sum of the weight's
+    gradient. NumPy: one chunk. TensorFlow and tinygrad: all logits.
+
+    In PyTorch the gradients are made in forward, unless ``reduction="none"`` or under `torch.no_grad`; a second backward through the same
+    graph makes them anew, and a second derivative holds all logits. Under `torch.compile` the call breaks the graph and runs as it is.
+    In JAX backward makes the logits a second time.
 
     Logits of 16-bit arguments are rounded to 16 bits in PyTorch, as its own projection rounds them, and to float32 in JAX; all that
     follows is float32.
@@ -132,8 +147,13 @@ def linear_kl(
     kind = _direction(direction, mix)
     check_options(reduction, False, None)
     _check_options(temperature, scale_t2, softcap, logit_scale, accumulate, impl)
+    if teacher is not None:
+        if not isinstance(teacher, TopK):
+            raise TypeError(f"teacher is a {type(teacher).__name__}: it must be a TopK; logits are teacher_logits")
+        check_top_k(teacher, direction, temperature)
+        arrays |= {"indices": teacher.indices, "log_probs": teacher.log_probs}
     ops = common_ops([*arrays.items(), ("weights", weights), ("temperature", temperature)])
-    options = _Options(*kind, temperature, softcap, float(logit_scale), weights, reduction, accumulate, impl)
+    options = _Options(*kind, temperature, softcap, float(logit_scale), weights, reduction, accumulate, impl, teacher)
     if ops.name == "PyTorch":
         from .._kernels import linear_torch
 
@@ -154,6 +174,7 @@ class _Options(NamedTuple):
     reduction: str
     accumulate: str
     impl: str
+    top: TopK | None
 
 
 class _Tokens(NamedTuple):
@@ -171,30 +192,33 @@ class _Tokens(NamedTuple):
 
 
 def _linear_kl(ops: Any, given: dict[str, Any], options: _Options) -> Array:
-    named = [(name, x) for name, x in given.items() if x is not None]
+    named = [(name, x) for name, x in given.items() if x is not None and name not in ("indices", "log_probs")]
     arrays: dict[str, Any] = {**given, **dict(zip((name for name, _ in named), float_arrays(ops, named)))}
-    _check_arrays(ops, arrays)
+    _check_arrays(ops, arrays, options.top)
     hidden = arrays["hidden"]
     batch, last = hidden.shape[:-1], (len(hidden.shape) - 1,)
     weights = None if options.weights is None else ops.squeeze(per_row(ops, "weights", options.weights, hidden, last), last)
     number = is_number(options.temperature)
     temperature = None if number else ops.squeeze(per_row(ops, "temperature", options.temperature, hidden, last), last)
+    keep = None if weights is None else ops.astype(weights != 0.0, weights.dtype)
+    if options.top is None:
+        indices, tail = None, ""
+        teacher = ops.stop_gradient(arrays["teacher_logits"] if arrays["teacher_hidden"] is None else arrays["teacher_hidden"])
+    else:
+        indices, teacher = known(ops, options.top, hidden, batch, arrays["weight"].shape[0], weights)
+        tail = options.top.tail
     tokens = _Tokens(
         hidden, arrays["weight"], arrays["bias"],
-        Rows(
-            ops.stop_gradient(arrays["teacher_logits"] if arrays["teacher_hidden"] is None else arrays["teacher_hidden"]),
-            None if temperature is None else ops.stop_gradient(temperature),
-            None if weights is None else ops.astype(weights != 0.0, weights.dtype),
-        ),
+        Rows(teacher, indices, None if temperature is None else ops.stop_gradient(temperature), keep),
         tuple(ops.stop_gradient(arrays[name]) for name in ("teacher_weight", "teacher_bias") if arrays[name] is not None),
-        Losses(ops, *options[:3], float(options.temperature) if number else None, options.softcap, options.logit_scale),
+        Losses(ops, *options[:3], float(options.temperature) if number else None, options.softcap, options.logit_scale, tail),
     )  # fmt: skip
     if ops.name in _CHUNKED and (ops.name != "PyTorch" or ops.can_look(hidden)):
         flat = tokens._replace(
             hidden=hidden.reshape(-1, hidden.shape[-1]),
             rows=Rows(
-                tokens.rows.teacher.reshape(-1, tokens.rows.teacher.shape[-1]),
-                *(None if x is None else x.reshape(-1) for x in tokens.rows[1:]),
+                *(None if x is None else x.reshape(-1, x.shape[-1]) for x in tokens.rows[:2]),
+                *(None if x is None else x.reshape(-1) for x in tokens.rows[2:]),
             ),
         )
         if ops.name == "PyTorch":
@@ -216,10 +240,7 @@ def _in_numpy(tokens: _Tokens) -> Array:
     size = max(1, BUDGET // (_ARRAYS_OF_FORMULAS * 8 * tokens.weight.shape[0]))
     parts = [slice(start, start + size) for start in range(0, max(tokens.hidden.shape[0], 1), size)]
     return ops.concatenate(
-        [
-            tokens.losses(project(ops, tokens.hidden[part], tokens.weight, tokens.bias), tokens.part(part), tokens.shared)
-            for part in parts
-        ]
+        [tokens.losses(project(ops, tokens.hidden[part], tokens.weight, tokens.bias), tokens.part(part), tokens.shared) for part in parts]
     )
 
 
@@ -250,7 +271,7 @@ def _in_torch(ops: Any, tokens: _Tokens, options: _Options, weights: Array | Non
         step = linear_torch.array_step(lambda logits, part: tokens.losses(logits, tokens.part(part), tokens.shared))
         arrays = _ARRAYS_OF_FORMULAS * 4 // hidden.dtype.itemsize
     plan = linear_torch.plan(
-        *hidden.shape[:1], *weight.shape, hidden.dtype.itemsize,
+        hidden.shape[0], weight.shape[0], weight.shape[1], hidden.dtype.itemsize,
         budget=2 * BUDGET if shared else BUDGET, arrays=arrays, float32=options.accumulate == "float32",
     )  # fmt: skip
 
@@ -266,7 +287,10 @@ def _in_torch(ops: Any, tokens: _Tokens, options: _Options, weights: Array | Non
 
 
 def _why_not_triton(ops: Any, tokens: _Tokens) -> str | None:
-    if not ops.has_row_kernels(tokens.hidden, tokens.weight, tokens.bias, tokens.rows.teacher, *tokens.shared):
+    if tokens.losses.tail == "uniform":
+        return "tail='uniform' has no kernel"
+    teacher = tokens.rows.teacher if tokens.rows.indices is None else None
+    if not ops.has_row_kernels(tokens.hidden, tokens.weight, tokens.bias, teacher, *tokens.shared):
         return "it needs CUDA tensors of float16, bfloat16 or float32, with Triton installed"
     return None
 
@@ -278,8 +302,16 @@ def _triton_step(tokens: _Tokens, options: _Options) -> tuple[Any, int]:
     rows, losses, made = tokens.rows, tokens.losses, bool(tokens.shared)
     # A factor of the logits is as good as one of the temperature, unless the softcap comes in between.
     softcap = None if losses.softcap is None else linear_triton.Softcap(losses.softcap, losses.logit_scale)
-    temperature = rows.temperature if losses.temperature is None else losses.temperature
+    temperature: Any = rows.temperature if losses.temperature is None else losses.temperature
     scale = (1.0 if softcap is not None else losses.logit_scale) / temperature
+    if rows.indices is not None:
+        from .._kernels import sparse_triton
+
+        ops = losses.ops
+        teacher = ops.astype(coarse_teacher(ops, rows.teacher, losses.tail, tokens.weight.shape[0]), ops.float32)
+        masses = ops.astype(ops.total(ops.exp(rows.teacher), -1), ops.float32) if losses.tail == "ignore" else None
+        at = rows.indices.contiguous()
+        return sparse_triton.sparse_step(*losses[1:4], scale, at, teacher.contiguous(), softcap, masses), 1 if softcap is None else 2
     step = linear_triton.dense_step(
         *losses[1:4], linear_triton.scales(scale, tokens.hidden),
         (lambda part: project(losses.ops, rows.teacher[part], *tokens.shared)) if made else (lambda part: rows.teacher[part]),
@@ -306,12 +338,12 @@ def _check_options(temperature: Any, scale_t2: bool, softcap: Any, logit_scale: 
         raise ValueError("temperature asks for a gradient, and linear_kl has none for it: use kl_loss on logits, or detach it")
 
 
-def _check_arrays(ops: Any, arrays: dict[str, Any]) -> None:
+def _check_arrays(ops: Any, arrays: dict[str, Any], top: TopK | None) -> None:
     hidden, weight = arrays["hidden"], arrays["weight"]
     given = [name for name in ("teacher_logits", "teacher_hidden") if arrays[name] is not None]
-    if len(given) != 1:
-        both = "both are" if given else "none is"
-        raise ValueError(f"pass teacher_logits, or teacher_hidden and teacher_weight: {both} given")
+    if len(given) + (top is not None) != 1:
+        what = "none is given" if not given else f"{' and '.join([*given, *(['teacher'] if top is not None else [])])} are given"
+        raise ValueError(f"pass one of teacher_logits, teacher (a TopK), or teacher_hidden with teacher_weight: {what}")
     if (arrays["teacher_hidden"] is None) != (arrays["teacher_weight"] is None):
         raise ValueError("teacher_hidden and teacher_weight go together: their product is the teacher's logits")
     if arrays["teacher_bias"] is not None and arrays["teacher_weight"] is None:
@@ -319,8 +351,8 @@ def _check_arrays(ops: Any, arrays: dict[str, Any]) -> None:
     for h, w, b in (("hidden", "weight", "bias"), ("teacher_hidden", "teacher_weight", "teacher_bias")):
         if arrays[w] is not None:
             _check_projection(h, w, b, arrays)
-    teacher = arrays[given[0]]
-    _same(given[0], teacher.shape[:-1], "hidden", hidden.shape[:-1], "one teacher's row for each token")
+    if given:
+        _same(given[0], arrays[given[0]].shape[:-1], "hidden", hidden.shape[:-1], "one teacher's row for each token")
     if arrays["bias"] is not None and ops.name == "PyTorch" and arrays["bias"].dtype != weight.dtype:
         raise ValueError(f"bias is {arrays['bias'].dtype} and weight {weight.dtype}: cast one of them")
     if ops.name == "PyTorch":
@@ -332,7 +364,9 @@ def _check_arrays(ops: Any, arrays: dict[str, Any]) -> None:
 def _check_projection(h: str, w: str, b: str, arrays: dict[str, Any]) -> None:
     hidden, weight, bias = arrays[h], arrays[w], arrays[b]
     if len(hidden.shape) == 0 or len(weight.shape) != 2:
-        raise ValueError(f"{h} must have shape [..., width] and {w} [categories, width], not {tuple(hidden.shape)} and {tuple(weight.shape)}")
+        raise ValueError(
+            f"{h} must have shape [..., width] and {w} [categories, width], not {tuple(hidden.shape)} and {tuple(weight.shape)}"
+        )
     _same(h, hidden.shape[-1:], w, weight.shape[-1:], "the widths; a weight has one row a category")
     if hidden.dtype != weight.dtype:
         raise ValueError(f"{h} is {hidden.dtype} and {w} {weight.dtype}: cast one of them")

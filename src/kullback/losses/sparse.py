@@ -24,7 +24,7 @@ TAILS = {
 }
 _WHY_NOT = {
     "renormalize_teacher": "the teacher has no probability outside the k, and the student has: it is infinite",
-    "ignore": "a sum over the k alone is no divergence, and its value falls without end as the student moves mass out of the k",
+    "ignore": "summed over the k alone it is no divergence, and least for a student that has left most of the k",
 }
 
 
@@ -107,7 +107,9 @@ def known(ops: Any, top: TopK, like: Array, batch: Any, size: Any, weights: Arra
     shape = (*batch, at.shape[-1] if len(at.shape) > 0 else 0)
     for name, x in (("indices", at), ("log_probs", logs)):
         if len(x.shape) != len(shape) or any(isinstance(n, int) and isinstance(m, int) and n != m for n, m in zip(x.shape, shape)):
-            raise ValueError(f"{name} have shape {tuple(x.shape)}: beside this student they must have {tuple(shape)}, k for each distribution")
+            raise ValueError(
+                f"{name} have shape {tuple(x.shape)}: beside this student they must have {tuple(shape)}, k for each distribution"
+            )
     if shape[-1] == 0 or (isinstance(size, int) and shape[-1] > size):
         raise ValueError(f"a TopK of {shape[-1]} among {size} categories: k must lie between 1 and their number")
     tolerance = 5e-2 if ops.is_half(logs) else 1e-3
@@ -136,7 +138,9 @@ def _look(ops: Any, at: Array, logs: Array, valid: Array, weights: Array | None,
     total = np.exp(values).sum(-1)
     if (total > 1 + tolerance).any():
         bad = tuple(np.argwhere(total > 1 + tolerance)[0])
-        raise ValueError(f"log_probs{_row(bad)} have exponentials that sum to {total[bad]:.6g}, above 1: logits? subtract their logsumexp over all")
+        raise ValueError(
+            f"log_probs{_row(bad)} have exponentials that sum to {total[bad]:.6g}, above 1: logits? subtract their logsumexp over all"
+        )
 
 
 def _row(index: Any) -> str:
@@ -182,7 +186,7 @@ def uniform_teacher(ops: Any, logits: Array, at: Array, logs: Array) -> Array:
 
 
 def completed(ops: Any, values: Array, logs: Array, tail: str) -> Array:
-    """"ignore" from the divergence of the renormalised teacher: Σ p log(p/q) = m·(KL + log m)."""
+    """ "ignore" from the divergence of the renormalised teacher: Σ p log(p/q) = m·(KL + log m)."""
     if tail != "ignore":
         return values
     last = (len(logs.shape) - 1,)
