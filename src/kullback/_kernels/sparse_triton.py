@@ -94,7 +94,7 @@ def spread_kernel(x, coarse, pivots, slopes, out, V, K, x_row, x_column, out_row
         a = _load(x, row, columns, V, x_row, x_column)
         share = _exp2((a - tl.load(pivots + row)) * (scale * LOG2E) - tl.load(coarse + row * (K + 1) + K) * LOG2E)
         # A row without a say may hold anything; of the chosen, shares may be infinite.
-        found = tl.where((slope == 0.0) | (a == -INF), 0.0, slope * scale * share)
+        found = tl.where(slope == 0.0, 0.0, tl.where(a == -INF, 0.0, slope * scale * share))
     tl.store(out + row * out_row + columns, found.to(out.dtype.element_ty), mask=columns < V)
 
 

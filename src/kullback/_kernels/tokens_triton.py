@@ -41,9 +41,9 @@ def token_gradient_kernel(
     p = _exp2((a - top_a) * (scale * LOG2E) - log_a)
     v = _log_ratio(a, b, top_a, top_b, scale, r, EXACT)
     # Where nothing comes from above there is nothing, whatever the row holds.
-    to_kl = tl.where((p > 0.0) & (kl_slope != 0.0), -p * (v + tl.load(values + row)), 0.0)
+    to_kl = tl.where(p > 0.0, -p * (v + tl.load(values + row)), 0.0)
     to_logp = tl.where(columns == tl.load(tokens + row), 1.0, 0.0) - p
-    found = scale * (kl_slope * to_kl + tl.where(logp_slope == 0.0, 0.0, logp_slope * to_logp))
+    found = scale * (tl.where(kl_slope == 0.0, 0.0, kl_slope * to_kl) + tl.where(logp_slope == 0.0, 0.0, logp_slope * to_logp))
     tl.store(out + row.to(tl.int64) * out_row + columns, found.to(out.dtype.element_ty), mask=columns < VALID_X)
 
 

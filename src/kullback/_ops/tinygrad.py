@@ -240,7 +240,7 @@ def take_last(x: Any, at: Any) -> Any:
 
 def put_last(x: Any, at: Any, value: Any) -> Any:
     # By comparison: tinygrad's scatter has no derivative that is 0 where it wrote.
-    there = at.unsqueeze(-1) == Tensor.arange(x.shape[-1], dtype=at.dtype, device=x.device)
+    there = at.unsqueeze(-1) == Tensor.arange(x.shape[-1], dtype=at.dtype).to(x.device)
     if isinstance(value, Tensor):
         value = there.where(value.unsqueeze(-1), 0.0).sum(-2)
     return there.any(-2).where(value, x)

@@ -178,7 +178,7 @@ class _Options(NamedTuple):
 
 
 class _Tokens(NamedTuple):
-    """The arguments, with all tokens along the first axis where they are cut into chunks."""
+    """The arguments, checked, in one framework."""
 
     hidden: Array
     weight: Array
@@ -213,26 +213,32 @@ def _linear_kl(ops: Any, given: dict[str, Any], options: _Options) -> Array:
         tuple(ops.stop_gradient(arrays[name]) for name in ("teacher_weight", "teacher_bias") if arrays[name] is not None),
         Losses(ops, *options[:3], float(options.temperature) if number else None, options.softcap, options.logit_scale, tail),
     )  # fmt: skip
-    if ops.name in _CHUNKED and (ops.name != "PyTorch" or ops.can_look(hidden)):
-        flat = tokens._replace(
-            hidden=hidden.reshape(-1, hidden.shape[-1]),
-            rows=Rows(
-                *(None if x is None else x.reshape(-1, x.shape[-1]) for x in tokens.rows[:2]),
-                *(None if x is None else x.reshape(-1) for x in tokens.rows[2:]),
-            ),
+    if ops.name == "PyTorch" and ops.can_look(hidden):
+        return _in_torch(ops, _flat(tokens), options, weights, batch)
+    if options.impl == "triton":
+        raise RuntimeError(
+            f"impl='triton' cannot run: its kernels take PyTorch tensors outside torch.func, and these are {ops.name} arrays"
         )
-        if ops.name == "PyTorch":
-            return _in_torch(ops, flat, options, weights, batch)
-        values = _CHUNKED[ops.name](flat).reshape(batch)
-    else:
-        if options.impl == "triton":
-            raise RuntimeError(f"impl='triton' cannot run: its kernels take PyTorch tensors outside torch.func, and these are {ops.name}'s")
-        single = len(batch) == 0  # not every framework multiplies a vector by a matrix
-        logits = project(ops, ops.expand(hidden, (0,)) if single else hidden, tokens.weight, tokens.bias)
-        rows = Rows(*(None if x is None else ops.expand(x, (0,)) for x in tokens.rows)) if single else tokens.rows
-        values = tokens.losses(logits, rows, tokens.shared)
-        values = ops.squeeze(values, (0,)) if single else values
+    in_chunks = {"NumPy": _in_numpy, "JAX": _in_jax}.get(ops.name)
+    values = _at_once(ops, tokens) if in_chunks is None else in_chunks(_flat(tokens)).reshape(batch)
     return reduce_values(ops, values, weights, options.reduction)
+
+
+def _flat(tokens: _Tokens) -> _Tokens:
+    """All tokens along one axis."""
+    teacher, indices, *single = tokens.rows
+    rows = [None if x is None else x.reshape(-1, x.shape[-1]) for x in (teacher, indices)]
+    rows += [None if x is None else x.reshape(-1) for x in single]
+    return tokens._replace(hidden=tokens.hidden.reshape(-1, tokens.hidden.shape[-1]), rows=Rows(*rows))
+
+
+def _at_once(ops: Any, tokens: _Tokens) -> Array:
+    hidden, rows = tokens.hidden, tokens.rows
+    single = len(hidden.shape) == 1  # not every framework multiplies a vector by a matrix
+    if single:
+        hidden, rows = ops.expand(hidden, (0,)), Rows(*(None if x is None else ops.expand(x, (0,)) for x in rows))
+    values = tokens.losses(project(ops, hidden, tokens.weight, tokens.bias), rows, tokens.shared)
+    return ops.squeeze(values, (0,)) if single else values
 
 
 def _in_numpy(tokens: _Tokens) -> Array:
@@ -249,9 +255,6 @@ def _in_jax(tokens: _Tokens) -> Array:
 
     size = max(1, BUDGET // (4 * tokens.weight.shape[0]))
     return linear_jax.losses(tokens.losses, size, tokens.hidden, tokens.weight, tokens.bias, tokens.rows, tokens.shared)
-
-
-_CHUNKED: dict[str, Any] = {"NumPy": _in_numpy, "JAX": _in_jax, "PyTorch": None}
 
 
 def _in_torch(ops: Any, tokens: _Tokens, options: _Options, weights: Array | None, batch: tuple[int, ...]) -> Array:
