@@ -127,16 +127,16 @@ def _project(hidden, weight):
     return hidden @ (tf.transpose(weight) if tf.is_tensor(weight) else weight.T)
 
 
-# One compiled function each: all four where the framework's own compiler is at work, and what differs otherwise (a loop in JAX run
-# operation by operation, places given by arrays in TensorFlow's graphs, float64) in its variants.
+# One compiled function each: what a compiler meets that `kl_loss` does not have. In the variants of a framework (a loop in JAX run operation
+# by operation, TensorFlow's graphs, float64) one loss. PyTorch's compiler has a test of its own below.
 PIECES = {
-    "jax-jit": ["linear", "sparse", "uniform", "terms"], "tensorflow-xla": ["linear", "sparse", "uniform", "terms"],
-    "tinygrad-jit": ["linear", "sparse", "uniform", "terms"],
-    "jax": ["linear"], "jax-jit-x64": ["sparse"], "tensorflow-function": ["sparse"], "tinygrad": ["terms"], "torch-compiled": ["uniform"],
+    "jax-jit": ["linear", "sparse", "terms"], "jax": ["linear"], "jax-jit-x64": ["uniform"],
+    "tensorflow-xla": ["sparse", "terms"], "tensorflow-function": ["uniform"],
+    "tinygrad-jit": ["sparse", "terms"], "tinygrad": ["uniform"],
 }  # fmt: skip
 
 
-@pytest.mark.parametrize("framework", [f for f in ALL if f.costly], ids=repr)
+@pytest.mark.parametrize("framework", [f for f in ALL if f.costly and f.name != "torch-compiled"], ids=repr)
 def test_compiled(framework, rng):
     hidden, weight = (rng.normal(size=shape).astype(np.float32) for shape in ((TOKENS, WIDTH), (VOCABULARY, WIDTH)))
     pieces = Pieces(rng)
@@ -151,14 +151,14 @@ def test_compiled(framework, rng):
 
 
 def test_torch_compile_breaks_the_graph_and_nothing_else(rng):
-    # The capture is what matters here, not Inductor's code: 20 s less.
+    # The capture is what matters here, not Inductor's code, which takes 20 s more.
     hidden, weight, _, teacher = (torch.tensor(x) for x in _inputs(rng))
     hidden.requires_grad_()
 
     def loss(h):
         return 2 * linear_kl(hidden=h * 1.5, weight=weight, teacher_logits=teacher) + h.sum()
 
-    (found,) = torch.autograd.grad(torch.compile(loss, backend="aot_eager")(hidden), hidden)
+    (found,) = torch.autograd.grad(torch.compile(loss, backend="eager")(hidden), hidden)
     (expected,) = torch.autograd.grad(2 * _reference(hidden * 1.5 @ weight.T, teacher, "forward").mean() + hidden.sum(), hidden)
     torch.testing.assert_close(found, expected, rtol=1e-11, atol=1e-13)
 
@@ -167,7 +167,7 @@ def test_torch_compile_breaks_the_graph_and_nothing_else(rng):
         top = TopK(torch.tensor([[[1, 2]] * 3] * 2), torch.full((2, 3, 2), -1.5, dtype=torch.float64))
         return (terms.kl + terms.k3).sum() + kl_loss(student=h @ weight.T, teacher=top)
 
-    (found,) = torch.autograd.grad(torch.compile(others, backend="aot_eager", fullgraph=True)(hidden), hidden)
+    (found,) = torch.autograd.grad(torch.compile(others, backend="eager", fullgraph=True)(hidden), hidden)
     torch.testing.assert_close(found, torch.autograd.grad(others(hidden), hidden)[0], rtol=1e-11, atol=1e-13)
 
 
