@@ -168,7 +168,7 @@ def _row_shape(shapes: Sequence[Sequence[Any]], names: Sequence[str]) -> None:
             raise ValueError(f"{listed}: their batch axes do not broadcast") from None
 
 
-def _per_row(ops: Any, name: str, v: Any, x: Array, axes: tuple[int, ...]) -> Array:
+def per_row(ops: Any, name: str, v: Any, x: Array, axes: tuple[int, ...]) -> Array:
     """A number or an array over the batch, laid out so that it broadcasts against x."""
     # Beside half precision they are float32, as all that is computed.
     dtype = ops.float64 if x.dtype == ops.float64 else ops.float32
@@ -255,10 +255,10 @@ def prepare(
             raise ValueError("temperature divides logits: it needs form 'logits' or 'log_probs'")
         if is_number(temperature) and not temperature > 0:
             raise ValueError(f"temperature is {temperature!r}: it must be positive")
-        temperature = _per_row(ops, "temperature", temperature, arrays[0], axes)
+        temperature = per_row(ops, "temperature", temperature, arrays[0], axes)
         scale = 1.0 / ops.where(temperature > 0.0, temperature, math.nan)
     if weights is not None:
-        weights = _per_row(ops, "weights", weights, arrays[0], axes)
+        weights = per_row(ops, "weights", weights, arrays[0], axes)
         # Rows of weight 0 may hold anything; a harmless row in their place keeps it out of the derivatives.
         arrays = [ops.where(weights == 0.0, 0.0 if f in LOG_FORMS else 1.0, x) for x, f in zip(arrays, forms)]
     return Inputs(ops, names, tuple(arrays), forms, axes, tolerances, weights, scale, check, narrow)

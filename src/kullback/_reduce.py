@@ -27,20 +27,42 @@ def reduce_rows(inputs: Inputs, values: Array, *, reduction: str, keepdims: bool
         values = ops.astype(values, ops.float32)
     if base is not None:
         values = values / math.log(base)
-    total_weight = None
+    if reduction == "none":
+        values = values if weights is None else _weighted(ops, values, ops.astype(weights, values.dtype))
+        return values if keepdims else ops.squeeze(values, inputs.axes)
+    weights = None if weights is None else ops.squeeze(weights, inputs.axes)
+    return reduce_values(ops, ops.squeeze(values, inputs.axes), weights, reduction)
+
+
+def _weighted(ops: Any, values: Array, weights: Array) -> Array:
+    # What has weight 0 may be anything.
+    return weights * ops.where(weights == 0.0, 0.0, values)
+
+
+def reduce_values(ops: Any, values: Array, weights: Array | None, reduction: str) -> Array:
+    """One value a distribution, and weights of the same shape, to what was asked for."""
     if weights is not None:
         weights = ops.astype(weights, values.dtype)
-        values = weights * ops.where(weights == 0.0, 0.0, values)
-        if reduction == "mean":
-            total_weight = ops.total(weights)
+        values = _weighted(ops, values, weights)
     if reduction == "none":
-        return values if keepdims else ops.squeeze(values, inputs.axes)
-    values = ops.squeeze(values, inputs.axes)
+        return values
     if reduction == "mean":
-        if total_weight is None:
-            return ops.mean(values)
-        # All weights zero: 0, not 0/0.
-        return ops.total(values) / ops.where(total_weight == 0.0, 1.0, total_weight)
+        return ops.mean(values) if weights is None else ops.total(values) / _divisor(ops, weights)
     if reduction == "batchmean" and len(values.shape) > 0:
         return ops.total(values) / ops.length(values)
     return ops.total(values)
+
+
+def _divisor(ops: Any, weights: Array) -> Array:
+    """All weights zero: 0, not 0/0."""
+    total = ops.total(weights)
+    return ops.where(total == 0.0, 1.0, total)
+
+
+def row_weights(ops: Any, like: Array, weights: Array | None, reduction: str) -> Array:
+    """What each value counts for in `reduce_values`, in the shape of `like`: for those who need derivatives before there are values."""
+    dtype = ops.float64 if like.dtype == ops.float64 else ops.float32
+    found = ops.astype(ops.where(like == like, 1.0, 1.0) if weights is None else weights, dtype)
+    if reduction == "mean":
+        return found / _divisor(ops, found)
+    return found / ops.length(found) if reduction == "batchmean" and len(found.shape) > 0 else found

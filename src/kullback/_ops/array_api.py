@@ -106,6 +106,22 @@ class Namespace:
     def pad_last(self, x: Any, count: int, value: float) -> Any:
         return self.xp.concat([x, self.xp.full((*x.shape[:-1], count), value, dtype=x.dtype, device=x.device)], axis=-1)
 
+    def take_last(self, x: Any, at: Any) -> Any:
+        return self.xp.take_along_axis(x, at, axis=-1)
+
+    def put_last(self, x: Any, at: Any, value: Any) -> Any:
+        # One after another: the standard has no assignment to places given by an array.
+        columns = self.xp.arange(x.shape[-1], dtype=at.dtype, device=x.device)
+        for i in range(at.shape[-1]):
+            x = self.xp.where(columns == at[..., i : i + 1], value if isinstance(value, float) else value[..., i : i + 1], x)
+        return x
+
+    def join_last(self, x: Any, y: Any) -> Any:
+        return self.xp.concat([x, y], axis=-1)
+
+    def indices(self, x: Any, like: Any) -> Any:
+        return x if hasattr(x, "__array_namespace__") and not isinstance(x, np.ndarray) else self.xp.asarray(np.asarray(x).tolist())
+
     def solve_lower(self, matrix: Any, x: Any) -> Any:
         return self.xp.linalg.solve(matrix, x)
 

@@ -167,4 +167,22 @@ def pad_last(x: Any, count: int, value: float) -> Any:
     return jnp.pad(x, [(0, 0)] * (x.ndim - 1) + [(0, count)], constant_values=value)
 
 
+def take_last(x: Any, at: Any) -> Any:
+    return jnp.take_along_axis(x, at, -1)
+
+
+def put_last(x: Any, at: Any, value: Any) -> Any:
+    batch = [jax.lax.broadcasted_iota(at.dtype, at.shape, axis) for axis in range(at.ndim - 1)]
+    places = (*batch, at)
+    return x.at[places].set(value)
+
+
+def join_last(x: Any, y: Any) -> Any:
+    return jnp.concatenate([x, y], -1)
+
+
+def indices(x: Any, like: Any) -> Any:
+    return jnp.asarray(x)
+
+
 direct_ops = marked(globals())

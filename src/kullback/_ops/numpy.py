@@ -171,4 +171,22 @@ def pad_last(x: Any, count: int, value: float) -> Any:
     return np.concatenate([x, np.full((*x.shape[:-1], count), value, x.dtype)], -1)
 
 
+def take_last(x: Any, at: Any) -> Any:
+    return np.take_along_axis(x, at, -1)
+
+
+def put_last(x: Any, at: Any, value: Any) -> Any:
+    new = x.copy()
+    np.put_along_axis(new, at, value, -1)
+    return new
+
+
+def join_last(x: Any, y: Any) -> Any:
+    return np.concatenate([x, y], -1)
+
+
+def indices(x: Any, like: Any) -> Any:
+    return np.asarray(x)
+
+
 direct_ops = marked(globals())

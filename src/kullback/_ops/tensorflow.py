@@ -177,4 +177,24 @@ def pad_last(x: Any, count: int, value: float) -> Any:
     return tf.pad(x, [(0, 0)] * (len(x.shape) - 1) + [(0, count)], constant_values=tf.cast(value, x.dtype))
 
 
+def take_last(x: Any, at: Any) -> Any:
+    return tf.gather(x, at, axis=-1, batch_dims=len(x.shape) - 1)
+
+
+def put_last(x: Any, at: Any, value: Any) -> Any:
+    rows, at = tf.reshape(x, [-1, tf.shape(x)[-1]]), tf.reshape(at, [-1, tf.shape(at)[-1]])
+    row = tf.broadcast_to(tf.range(tf.shape(at)[0], dtype=at.dtype)[:, None], tf.shape(at))
+    places = tf.reshape(tf.stack([row, at], -1), [-1, 2])
+    new = tf.broadcast_to(tf.reshape(tf.cast(value, x.dtype), [-1]), tf.shape(places)[:1])
+    return tf.ensure_shape(tf.reshape(tf.tensor_scatter_nd_update(rows, places, new), tf.shape(x)), x.shape)
+
+
+def join_last(x: Any, y: Any) -> Any:
+    return tf.concat([x, y], -1)
+
+
+def indices(x: Any, like: Any) -> Any:
+    return tf.convert_to_tensor(x)
+
+
 direct_ops = marked(globals())

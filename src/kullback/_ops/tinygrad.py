@@ -234,4 +234,24 @@ def pad_last(x: Any, count: int, value: float) -> Any:
     return x.pad(((0, 0),) * (x.ndim - 1) + ((0, count),), value=value)
 
 
+def take_last(x: Any, at: Any) -> Any:
+    return x.gather(-1, at)
+
+
+def put_last(x: Any, at: Any, value: Any) -> Any:
+    # By comparison: tinygrad's scatter has no derivative that is 0 where it wrote.
+    there = at.unsqueeze(-1) == Tensor.arange(x.shape[-1], dtype=at.dtype).to(x.device)
+    if isinstance(value, Tensor):
+        value = there.where(value.unsqueeze(-1), 0.0).sum(-2)
+    return there.any(-2).where(value, x)
+
+
+def join_last(x: Any, y: Any) -> Any:
+    return x.cat(y, dim=-1)
+
+
+def indices(x: Any, like: Any) -> Any:
+    return x if isinstance(x, Tensor) else Tensor(np.asarray(x), device=like.device)
+
+
 direct_ops = marked(globals())

@@ -329,6 +329,23 @@ def pad_last(x: Any, count: int, value: float) -> Any:
     return torch.nn.functional.pad(x, (0, count), value=value)
 
 
+def take_last(x: Any, at: Any) -> Any:
+    return torch.gather(x, -1, at)
+
+
+def put_last(x: Any, at: Any, value: Any) -> Any:
+    return x.scatter(-1, at, value)
+
+
+def join_last(x: Any, y: Any) -> Any:
+    return torch.cat((x, y), -1)
+
+
+def indices(x: Any, like: Any) -> Any:
+    made = torch.as_tensor(x, device=like.device)
+    return made if made.dtype.is_floating_point or made.dtype in (torch.bool, torch.int64) else made.to(torch.int64)
+
+
 class NotWeights(ValueError):
     """Why a file cannot be read as weights; follows its name."""
 

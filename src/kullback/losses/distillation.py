@@ -6,9 +6,11 @@ import math
 from typing import Any
 
 from .._divergences import divergence
-from .._forms import float_arrays, is_number
+from .._forms import float_arrays, is_number, per_row
 from .._ops import Array, common_ops
-from .._reduce import check_options
+from .._pairs import expm1
+from .._reduce import check_options, reduce_values
+from .sparse import TopK, check_top_k, coarse_student, coarse_teacher, completed, known, sparse_losses
 
 DIRECTIONS = ("forward", "reverse", "js", "skew", "reverse_skew")
 
@@ -33,7 +35,8 @@ def kl_loss(
     ----------
     student, teacher : arrays of one framework
         Logits. Categories that only one side has (a padded vocabulary) count as absent from the other, as do logits of -inf.
-        Gradients reach both sides: detach a teacher that is not to learn.
+        Gradients reach both sides: detach a teacher that is not to learn. A teacher of whom only the likeliest categories are known is a
+        `TopK`, a constant, to which softcap and logit_scale are not applied.
     direction : {"forward", "reverse", "js", "skew", "reverse_skew"}
         KL(T‖S); KL(S‖T); mix·KL(T‖M) + (1 − mix)·KL(S‖M) with M = mix·T + (1 − mix)·S; KL(T ‖ mix·T + (1 − mix)·S);
         KL(S ‖ mix·S + (1 − mix)·T).
@@ -71,6 +74,10 @@ def kl_loss(
     check_options(reduction, False, None)
     if impl not in ("auto", "array", "triton"):
         raise ValueError(f"impl is {impl!r}: it must be 'auto', 'array' or 'triton'")
+    if isinstance(teacher, TopK):
+        check_top_k(teacher, direction, temperature)
+        value = _sparse(student, teacher, (kind, share, teacher_first), softcap, logit_scale, weights, reduction, impl)
+        return value * temperature**2 if scale_t2 else value
     ops = common_ops([("student", student), ("teacher", teacher)])
     if scale_t2 and not is_number(temperature) and len(getattr(temperature, "shape", ())) > 0:
         raise ValueError("scale_t2 needs one temperature: multiply reduction='none' by your temperatures squared")
@@ -86,6 +93,49 @@ def kl_loss(
             temperature=temperature, prior=None, check=None,
         )  # fmt: skip
     return value * temperature**2 if scale_t2 else value
+
+
+def _sparse(
+    student: Any,
+    top: TopK,
+    kind: tuple[str, float, bool],
+    softcap: float | None,
+    logit_scale: float,
+    weights: Any,
+    reduction: str,
+    impl: str,
+) -> Array:
+    ops = common_ops([("student", student), ("indices", top.indices), ("log_probs", top.log_probs), ("weights", weights)])
+    (student,) = float_arrays(ops, [("student", student)])
+    student = _capped(ops, student, logit_scale, softcap)
+    if len(student.shape) == 0:
+        raise ValueError("student is a single number: a distribution needs an axis of categories")
+    last = (len(student.shape) - 1,)
+    weights = None if weights is None else ops.squeeze(per_row(ops, "weights", weights, student, last), last)
+    at, logs = known(ops, top, student, student.shape[:-1], student.shape[-1], weights)
+    reason = "impl='array' asks for array operations" if impl == "array" else _why_not_fused(ops, student, student, 1.0)
+    if top.tail == "uniform":
+        reason = reason or "tail='uniform' has no kernel"
+    if reason is not None and impl == "triton":
+        raise RuntimeError(f"impl='triton' cannot run: {reason}; impl='auto' falls back")
+    if reason is None:
+        from .._kernels import rows_triton, sparse_triton
+
+        teacher = ops.astype(coarse_teacher(ops, logs, top.tail, student.shape[-1]), ops.float32)
+        bucket = teacher.shape[-1] > at.shape[-1]
+
+        def coarse_formula(x: Array) -> Array:
+            return ops.astype(coarse_student(ops, ops.astype(x, ops.float32) / top.temperature, at, top.tail), ops.float32)
+
+        coarse = sparse_triton.coarsen(student, at, 1.0 / top.temperature, bucket, coarse_formula)
+        first, second = (teacher, coarse) if kind[2] else (coarse, teacher)
+        values = rows_triton.Loss.apply(first, second, kind[0], kind[1], 1.0, _formula(ops, *kind[:2], 1.0))
+        values = completed(ops, values, logs, top.tail)
+    else:
+        if top.temperature != 1.0:
+            student = (ops.astype(student, ops.float32) if ops.is_half(student) else student) / top.temperature
+        values = sparse_losses(ops, student, at, logs, top.tail, *kind, weights)
+    return reduce_values(ops, values, weights, reduction)
 
 
 def _direction(direction: str, mix: float | None) -> tuple[str, float, bool]:
@@ -106,16 +156,22 @@ def _direction(direction: str, mix: float | None) -> tuple[str, float, bool]:
 
 
 def _capped(ops: Any, x: Array, logit_scale: float, softcap: float | None) -> Array:
-    if logit_scale != 1.0:
-        x = x * logit_scale
+    if softcap is None and logit_scale == 1.0:
+        return x
+    if softcap is not None and not (is_number(softcap) and softcap > 0):
+        raise ValueError(f"softcap is {softcap!r}: it must be a number above 0")
+    if ops.is_half(x):
+        x = ops.astype(x, ops.float32)
+    x = x * logit_scale
     if softcap is None:
         return x
-    if not (is_number(softcap) and softcap > 0):
-        raise ValueError(f"softcap is {softcap!r}: it must be a number above 0")
-    # tanh(u) = 1 − 2/(e²ᵘ + 1); −inf stays absent.
+    # tanh|u| = −expm1(−2|u|) / (1 + e^−2|u|): nothing overflows, and small u keeps its digits. −inf stays absent.
     absent = x == -math.inf
     u = ops.where(absent, 0.0, x / softcap)
-    return ops.where(absent, -math.inf, softcap * (1.0 - 2.0 / (ops.exp(2.0 * u) + 1.0)))
+    negative = u < 0.0
+    twice = -2.0 * ops.where(negative, -u, u)
+    tanh = -expm1(ops, twice) / (1.0 + ops.exp(twice))
+    return ops.where(absent, -math.inf, softcap * ops.where(negative, -tanh, tanh))
 
 
 def _same_categories(ops: Any, x: Array, y: Array) -> tuple[Array, Array]:
@@ -139,13 +195,7 @@ def _fused(
         return None
     from .._kernels import rows_triton
 
-    def formula(first: Array, second: Array) -> Array:
-        first, second = _same_categories(ops, first, second)
-        return divergence(
-            kind, share, first, second, form="logits", axis=-1, keepdims=False, weights=None, reduction="none", base=None,
-            temperature=temperature, prior=None, check=False,
-        )  # fmt: skip
-
+    formula = _formula(ops, kind, share, temperature)
     scale = 1.0 / temperature
     if kind == "kl" and reduction != "none" and ops.is_constant(x) and not ops.is_constant(y):
         return rows_triton.FusedLoss.apply(x, y, rows_triton.row_weights(x, weights, reduction), scale, formula)
@@ -153,6 +203,19 @@ def _fused(
     if weights is None and reduction == "none":
         return values
     return rows_triton.reduce(values, weights, reduction)
+
+
+def _formula(ops: Any, kind: str, share: float, temperature: Any) -> Any:
+    """The same quantity in array operations, for second derivatives."""
+
+    def formula(first: Array, second: Array) -> Array:
+        first, second = _same_categories(ops, first, second)
+        return divergence(
+            kind, share, first, second, form="logits", axis=-1, keepdims=False, weights=None, reduction="none", base=None,
+            temperature=temperature, prior=None, check=False,
+        )  # fmt: skip
+
+    return formula
 
 
 def _why_not_fused(ops: Any, x: Array, y: Array, temperature: Any) -> str | None:

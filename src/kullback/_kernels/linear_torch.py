@@ -1,0 +1,301 @@
+"""A final projection and a loss of its logits in PyTorch, by chunks of tokens: no array of all logits, and gradients on the way.
+
+The loop knows nothing of the loss. It hands each chunk of logits to a `Step`, which gives the loss of each token and turns logits into
+their derivatives: in Triton, in array operations, or with a reduction over devices between the two. What else differs is the `Plan`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from functools import cache
+from typing import Any, NamedTuple
+
+import torch
+
+# step(logits, part, upstream): of the tokens in the slice `part`, one loss each; and upstream · d loss / d logits, unless upstream is None.
+# It may overwrite the logits.
+Step = Callable[[Any, slice, Any], tuple[Any, Any]]
+
+
+class Plan(NamedTuple):
+    """Tokens whose logits are made at a time; tokens whose derivatives wait for one matmul; and whether what such blocks give for the
+    weight is added up in float32. One block needs no adding up: the matmul itself is float32 inside."""
+
+    chunk: int
+    block: int
+    float32: bool
+
+
+class Job(NamedTuple):
+    """A loss: its step, its plan, tokens to leave out (or None), and the same losses in array operations, for second derivatives."""
+
+    step: Step
+    plan: Plan
+    keep: Any
+    formula: Callable[[Any, Any, Any], Any]
+
+
+def plan(tokens: int, vocabulary: int, width: int, itemsize: int, *, budget: int, arrays: int, float32: bool) -> Plan:
+    """Sizes for `arrays` arrays of a chunk's size within `budget` bytes, beside the gradients.
+
+    Adding up half-precision gradients in float32 takes 4·vocabulary·width bytes, read and written once a chunk: about as long as two thirds
+    of the matmul they come from. The derivatives of 2·width tokens fit in that room instead, and then there is nothing to add.
+    """
+    row = vocabulary * itemsize
+    each = budget // arrays
+    chunk = _even(each // row)
+    room = 4 * vocabulary * width if float32 and itemsize < 4 else 0
+    if tokens * row <= room + each:
+        return Plan(tokens if arrays == 1 else chunk, max(tokens, 1), False)
+    return Plan(chunk, chunk, float32)
+
+
+def _even(tokens: int) -> int:
+    """A multiple of the tiles of a matmul, where there is room for one."""
+    return max(1, tokens if tokens < 128 else tokens // 128 * 128)
+
+
+class _Sum:
+    """Σ derivativesᵀ · hidden over blocks."""
+
+    def __init__(self, like: Any, float32: bool) -> None:
+        self.like, self.wide, self.found = like, float32 and like.dtype.itemsize < 4, None
+
+    def add(self, derivatives: Any, hidden: Any) -> None:
+        transposed = derivatives.t()
+        if self.found is None:
+            self.found = _product(transposed, hidden) if self.wide else torch.mm(transposed, hidden)
+        elif self.wide:
+            _add_product(self.found, transposed, hidden)
+        else:
+            self.found.addmm_(transposed, hidden)
+
+    def result(self) -> Any:
+        if self.found is None:
+            return torch.zeros_like(self.like)
+        return self.found.to(self.like.dtype)
+
+
+# Elements of a product that is made only to be added.
+_SLICE = 1 << 24
+
+
+@cache
+def _writes_float32(device: Any, added: bool) -> bool:
+    """May a matmul of half-precision matrices write float32 here (PyTorch 2.8, CUDA); also added to float32 (later versions)?"""
+    x = torch.zeros(16, 16, dtype=torch.bfloat16, device=device)
+    out = torch.zeros(16, 16, dtype=torch.float32, device=device)
+    try:
+        if added:
+            torch.addmm(out, x, x, out_dtype=torch.float32, out=out)
+        else:
+            torch.mm(x, x, out_dtype=torch.float32, out=out)
+    except (TypeError, NotImplementedError, RuntimeError):
+        return False
+    return True
+
+
+def _product(x: Any, y: Any) -> Any:
+    """x @ y in float32."""
+    out = torch.empty(x.shape[0], y.shape[1], dtype=torch.float32, device=x.device)
+    if _writes_float32(x.device, False):
+        return torch.mm(x, y, out_dtype=torch.float32, out=out)
+    _add_in_slices(out.zero_(), x, y)
+    return out
+
+
+def _add_product(out: Any, x: Any, y: Any) -> None:
+    """out += x @ y, out being float32."""
+    if _writes_float32(x.device, True):
+        torch.addmm(out, x, y, out_dtype=torch.float32, out=out)
+    else:
+        _add_in_slices(out, x, y)
+
+
+def _add_in_slices(out: Any, x: Any, y: Any) -> None:
+    # A product of the whole size would take as much memory again.
+    rows = max(1, _SLICE // max(y.shape))
+    for start in range(0, out.shape[0], rows):
+        part = x[start : start + rows]
+        if _writes_float32(x.device, False):
+            out[start : start + rows].add_(torch.mm(part, y, out_dtype=torch.float32))
+        elif x.is_cuda:
+            out[start : start + rows].add_(torch.mm(part, y))  # rounded once a block
+        else:
+            out[start : start + rows].addmm_(part.float(), y.float())
+
+
+def run(hidden: Any, weight: Any, bias: Any, job: Job, upstream: Any, needs: tuple[bool, bool, bool]) -> tuple[Any, list[Any]]:
+    """The loss of each token, and the derivatives of Σ upstream · loss to hidden [tokens, width], weight [vocabulary, width] and bias,
+    where needed; without `upstream`, none. Over slices of a vocabulary, what comes back for hidden is one device's part of the sum."""
+    tokens, vocabulary = hidden.shape[0], weight.shape[0]
+    chunk, block, float32 = job.plan
+    wide = torch.float64 if hidden.dtype == torch.float64 else torch.float32
+    values = torch.empty(tokens, dtype=wide, device=hidden.device)
+    to_hidden = torch.empty_like(hidden, memory_format=torch.contiguous_format) if upstream is not None and needs[0] else None
+    to_weight = _Sum(weight, float32)
+    to_bias: Any = None if bias is None else torch.zeros(vocabulary, dtype=wide, device=hidden.device)
+    size = min(tokens, chunk if upstream is None else block)
+    buffer = torch.empty(size, vocabulary, dtype=hidden.dtype, device=hidden.device)
+    projection = weight.t()
+    for first in range(0, tokens, max(size, 1)):
+        last = min(first + size, tokens)
+        inputs = hidden[first:last]
+        if job.keep is not None:
+            # 0 · NaN is NaN in a matmul: what is left out must not hold any.
+            inputs = torch.where(job.keep[first:last, None], inputs, 0.0)
+        for start in range(first, last, chunk):
+            part = slice(start, min(start + chunk, last))
+            logits = buffer[part.start - first : part.stop - first]
+            given = inputs[part.start - first : part.stop - first]
+            if bias is None:
+                torch.mm(given, projection, out=logits)
+            else:
+                torch.addmm(bias, given, projection, out=logits)
+            values[part], derivative = job.step(logits, part, None if upstream is None else upstream[part])
+            if derivative is not None and derivative is not logits:
+                logits.copy_(derivative)
+        if upstream is None:
+            continue
+        derivatives = buffer[: last - first]
+        if to_hidden is not None:
+            torch.mm(derivatives, weight, out=to_hidden[first:last])
+        if needs[1]:
+            to_weight.add(derivatives, inputs)
+        if needs[2]:
+            to_bias += derivatives.sum(0, dtype=wide)
+    if upstream is None:
+        return values, [None, None, None]
+    return values, [to_hidden, to_weight.result() if needs[1] else None, to_bias.to(bias.dtype) if needs[2] else None]
+
+
+# Derivatives to logits below 6e-8 vanish in float16, and those of a mean over thousands of tokens are: they are kept larger by
+# this much than those of a single token, and what is missing is made up for in backward, where a loss scale arrives.
+_FLOAT16_HEADROOM = 256.0
+
+
+class Losses(torch.autograd.Function):  # type: ignore[misc]
+    """The loss of each token; backward makes the logits anew."""
+
+    @staticmethod
+    def forward(ctx: Any, hidden: Any, weight: Any, bias: Any, job: Job) -> Any:
+        ctx.save_for_backward(hidden, weight, bias)
+        ctx.job = job
+        return run(hidden, weight, bias, job, None, (False, False, False))[0]
+
+    @staticmethod
+    def backward(ctx: Any, upstream: Any) -> Any:
+        hidden, weight, bias = ctx.saved_tensors
+        needs = ctx.needs_input_grad[:3]
+        if torch.is_grad_enabled():
+            return (*_differentiable(ctx.job, hidden, weight, bias, needs, upstream), None)
+        return (*_scaled_gradients(hidden, weight, bias, ctx.job, upstream, needs), None)
+
+
+class Loss(torch.autograd.Function):  # type: ignore[misc]
+    """Σ row_weights · loss. Gradients are made in forward, kept for the first backward, which scales them, and handed over; a second one
+    through the same graph makes them anew."""
+
+    @staticmethod
+    def forward(ctx: Any, hidden: Any, weight: Any, bias: Any, row_weights: Any, job: Job) -> Any:
+        needs = ctx.needs_input_grad[:3]
+        ctx.save_for_backward(hidden, weight, bias, row_weights)
+        ctx.job = job
+        upstream, ctx.factor = _normal(row_weights, hidden.dtype)
+        values, ctx.gradients = run(hidden, weight, bias, job, upstream, needs)
+        return _total(values, row_weights)
+
+    @staticmethod
+    def backward(ctx: Any, upstream: Any) -> Any:
+        hidden, weight, bias, row_weights = ctx.saved_tensors
+        needs = ctx.needs_input_grad[:3]
+        if torch.is_grad_enabled():
+            return (*_differentiable(ctx.job, hidden, weight, bias, needs, upstream * row_weights), None, None)
+        found, ctx.gradients = ctx.gradients, None
+        if found is None:
+            return (*_scaled_gradients(hidden, weight, bias, ctx.job, upstream * row_weights, needs), None, None)
+        factor = upstream if ctx.factor is None else upstream * ctx.factor
+        return (*(_scale(x, factor) for x in found), None, None)
+
+
+def _total(values: Any, row_weights: Any) -> Any:
+    # A token of weight 0 may hold anything.
+    return torch.where(row_weights == 0, 0.0, values * row_weights).sum()
+
+
+def _normal(upstream: Any, dtype: Any) -> tuple[Any, Any]:
+    """`upstream` as it goes into half-precision derivatives, and the factor to make up for it afterwards (None: 1)."""
+    if dtype != torch.float16:
+        return upstream, None
+    largest = upstream.abs().max() / _FLOAT16_HEADROOM
+    largest = torch.where(largest == 0, 1.0, largest)
+    return upstream / largest, largest
+
+
+def _scaled_gradients(hidden: Any, weight: Any, bias: Any, job: Job, upstream: Any, needs: Any) -> Any:
+    upstream, factor = _normal(upstream, hidden.dtype)
+    _, found = run(hidden, weight, bias, job, upstream, needs)
+    return found if factor is None else [_scale(x, factor) for x in found]
+
+
+def _scale(x: Any, factor: Any) -> Any:
+    """x · factor in place; nothing is read where the factor is 1, and the host need not know."""
+    if x is None:
+        return None
+    if not x.is_cuda:
+        return x.mul_(factor)
+    try:
+        from . import rows_triton
+    except ImportError:
+        return x.mul_(factor)
+    rows_triton.scale_kernel[(-(-x.numel() // 4096),)](x, factor, x.numel(), BLOCK=4096)
+    return x
+
+
+def _differentiable(job: Job, hidden: Any, weight: Any, bias: Any, needs: Any, upstream: Any) -> Any:
+    with torch.enable_grad():
+        inputs = [x for x, need in zip((hidden, weight, bias), needs) if need]
+        found = iter(torch.autograd.grad(job.formula(hidden, weight, bias), inputs, upstream, create_graph=True))
+    return [next(found) if need else None for need in needs]
+
+
+@torch.compiler.disable  # type: ignore[untyped-decorator]
+def outside_graphs(function: Callable[..., Any], *arguments: Any) -> Any:
+    """torch.compile runs this as it is, between what it compiles."""
+    return function(*arguments)
+
+
+def loss(hidden: Any, weight: Any, bias: Any, row_weights: Any, job: Job) -> Any:
+    """Σ row_weights · loss; one loss a token without them."""
+    learns = torch.is_grad_enabled() and any(x is not None and x.requires_grad for x in (hidden, weight, bias))
+    with torch.autocast(hidden.device.type, enabled=False):
+        if not learns:
+            values = run(hidden, weight, bias, job, None, (False, False, False))[0]
+            return values if row_weights is None else _total(values, row_weights)
+        if row_weights is None:
+            return Losses.apply(hidden, weight, bias, job)
+        return Loss.apply(hidden, weight, bias, row_weights, job)
+
+
+def array_step(losses: Callable[[Any, slice], Any]) -> Step:
+    """A step from losses of logits that PyTorch differentiates."""
+
+    def step(logits: Any, part: slice, upstream: Any) -> tuple[Any, Any]:
+        if upstream is None:
+            return losses(logits, part), None
+        with torch.enable_grad():
+            leaf = logits.detach().requires_grad_()
+            values = losses(leaf, part)
+            (derivative,) = torch.autograd.grad(values, leaf, upstream.to(values.dtype))
+        return values.detach(), derivative
+
+    return step
+
+
+def autocast_inputs(*arrays: Any) -> list[Any]:
+    """As torch.autocast would hand them to a matmul."""
+    device = arrays[0].device.type
+    if not torch.is_autocast_enabled(device):
+        return list(arrays)
+    dtype = torch.get_autocast_dtype(device)
+    return [x if x is None or x.dtype == torch.float64 else x.to(dtype) for x in arrays]

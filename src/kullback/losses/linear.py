@@ -1,0 +1,383 @@
+"""The final projection of a language model and the divergence of its logits from a teacher's, without ever holding all logits.
+
+In PyTorch and JAX by chunks of tokens, gradients included (`_kernels/linear_torch`, `linear_jax`), in NumPy likewise. TensorFlow and
+tinygrad hold all logits at once.
+"""
+
+from __future__ import annotations
+
+import math
+from typing import Any, NamedTuple
+
+from .._divergences import divergence
+from .._forms import float_arrays, is_number, per_row
+from .._ops import Array, common_ops
+from .._reduce import check_options, reduce_values, row_weights
+from .distillation import _capped, _direction, _same_categories
+from .sparse import TopK, check_top_k, coarse_teacher, known, sparse_losses
+
+# Bytes for arrays of a chunk's size, beside the gradients; twice that where the teacher's logits are made here too.
+BUDGET = 256 << 20
+# Array operations make about as many arrays of a chunk's size, in float32, as PyTorch keeps for backward.
+_ARRAYS_OF_FORMULAS = 16
+
+
+class Rows(NamedTuple):
+    """What belongs to each token: the teacher's logits, hidden state, or log-probs at indices; a temperature where it differs; 1 or 0 for
+    tokens to keep."""
+
+    teacher: Array
+    indices: Array | None
+    temperature: Array | None
+    keep: Array | None
+
+
+class Losses(NamedTuple):
+    """The loss of each token, from the student's logits, in array operations. Made of constants, so that compilers know it again."""
+
+    ops: Any
+    kind: str
+    share: float
+    teacher_first: bool
+    temperature: float | None
+    softcap: float | None
+    logit_scale: float
+    tail: str
+
+    def __call__(self, logits: Array, rows: Rows, shared: tuple[Array, ...]) -> Array:
+        ops = self.ops
+        if rows.indices is not None:
+            student = _capped(ops, logits, self.logit_scale, self.softcap)
+            if self.temperature != 1.0:
+                student = (ops.astype(student, ops.float32) if ops.is_half(student) else student) / self.temperature
+            return sparse_losses(ops, student, rows.indices, rows.teacher, self.tail, *self[1:4], rows.keep)
+        teacher = project(ops, rows.teacher, *shared) if shared else rows.teacher
+        student, teacher = (_capped(ops, x, self.logit_scale, self.softcap) for x in (logits, teacher))
+        first, second = _same_categories(ops, *((teacher, student) if self.teacher_first else (student, teacher)))
+        return divergence(
+            self.kind, self.share, first, second, form="logits", axis=-1, keepdims=False, weights=rows.keep, reduction="none", base=None,
+            temperature=rows.temperature if self.temperature is None else self.temperature, prior=None, check=False,
+        )  # fmt: skip
+
+
+def project(ops: Any, hidden: Array, weight: Array, bias: Array | None = None) -> Array:
+    logits = ops.matmul(hidden, ops.transpose(weight))
+    return logits if bias is None else logits + bias
+
+
+def linear_kl(
+    *,
+    hidden: Any,
+    weight: Any,
+    teacher: TopK | None = None,
+    teacher_logits: Any = None,
+    teacher_hidden: Any = None,
+    teacher_weight: Any = None,
+    bias: Any = None,
+    teacher_bias: Any = None,
+    direction: str = "forward",
+    mix: float | None = None,
+    temperature: Any = 1.0,
+    scale_t2: bool = False,
+    softcap: float | None = None,
+    logit_scale: float = 1.0,
+    weights: Any = None,
+    reduction: str = "mean",
+    accumulate: str = "float32",
+    impl: str = "auto",
+) -> Array:
+    """`kl_loss` of the logits hidden·weightᵀ + bias, which are made, used and forgotten in chunks of tokens.
+
+    Parameters
+    ----------
+    hidden : array [..., width]
+        The student's last hidden states.
+    weight : array [categories, width]
+        Of the student's final projection ("lm_head"), of the same dtype.
+    teacher_logits : array [..., categories], optional
+        The teacher's logits; or, in their place:
+    teacher : TopK, optional
+        The teacher's likeliest categories.
+    teacher_hidden, teacher_weight : arrays, optional
+        The teacher's hidden states and projection, whose width may differ from the student's. Their logits are made in chunks too.
+    bias, teacher_bias : arrays [categories], optional
+    direction, mix, temperature, scale_t2, softcap, logit_scale, weights, reduction
+        As in `kl_loss`; `logit_scale` must be above 0, and `temperature` is a constant.
+    accumulate : {"float32", "weight"}
+        Where the gradient of a weight of 16 bits is added up over chunks. "float32" takes up to twice the weight's own size for the time of
+        the call. "weight" adds in the weight's dtype, and rounds once a chunk.
+    impl : {"auto", "array", "triton"}
+        As in `kl_loss`.
+
+    Returns
+    -------
+    array
+        Differentiable with respect to hidden, weight and bias. The teacher is a constant: a tensor of PyTorch that asks for a gradient is
+        refused, in other frameworks none reaches it.
+
+    Notes
+    -----
+    What is held beside the arguments and the gradients. PyTorch: 256 MiB of logits (512 MiB with `teacher_hidden`) and, with
+    ``accumulate="float32"``, what is said there; as long as all logits fit into that room, which takes those of 2·width tokens, they and
+    then their derivatives are kept in it, and nothing needs adding up. JAX: 256 MiB of float32 logits, and a float32 sum of the weight's
+    gradient. NumPy: one chunk. TensorFlow and tinygrad: all logits.
+
+    In PyTorch the gradients are made in forward, unless ``reduction="none"`` or under `torch.no_grad`; a second backward through the same
+    graph makes them anew, and a second derivative holds all logits. Under `torch.compile` the call breaks the graph and runs as it is.
+    In JAX backward makes the logits a second time.
+
+    Logits of 16-bit arguments are rounded to 16 bits in PyTorch, as its own projection rounds them, and to float32 in JAX; all that
+    follows is float32.
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> from kullback.losses import kl_loss, linear_kl
+    >>> rng = np.random.default_rng(0)
+    >>> hidden, weight, teacher = rng.normal(size=(5, 3)), rng.normal(size=(7, 3)), rng.normal(size=(5, 7))
+    >>> float(linear_kl(hidden=hidden, weight=weight, teacher_logits=teacher).round(6))
+    0.96771
+    >>> float(kl_loss(student=hidden @ weight.T, teacher=teacher).round(6))
+    0.96771
+    """
+    arrays = {
+        "hidden": hidden, "weight": weight, "bias": bias,
+        "teacher_logits": teacher_logits, "teacher_hidden": teacher_hidden, "teacher_weight": teacher_weight, "teacher_bias": teacher_bias,
+    }  # fmt: skip
+    kind = _direction(direction, mix)
+    check_options(reduction, False, None)
+    _check_options(temperature, scale_t2, softcap, logit_scale, accumulate, impl)
+    if teacher is not None:
+        if not isinstance(teacher, TopK):
+            raise TypeError(f"teacher is a {type(teacher).__name__}: it must be a TopK; logits are teacher_logits")
+        check_top_k(teacher, direction, temperature)
+        arrays |= {"indices": teacher.indices, "log_probs": teacher.log_probs}
+    ops = common_ops([*arrays.items(), ("weights", weights), ("temperature", temperature)])
+    options = _Options(*kind, temperature, softcap, float(logit_scale), weights, reduction, accumulate, impl, teacher)
+    if ops.name == "PyTorch":
+        from .._kernels import linear_torch
+
+        value = linear_torch.outside_graphs(_linear_kl, ops, arrays, options)
+    else:
+        value = _linear_kl(ops, arrays, options)
+    return value * temperature**2 if scale_t2 else value
+
+
+class _Options(NamedTuple):
+    kind: str
+    share: float
+    teacher_first: bool
+    temperature: Any
+    softcap: float | None
+    logit_scale: float
+    weights: Any
+    reduction: str
+    accumulate: str
+    impl: str
+    top: TopK | None
+
+
+class _Tokens(NamedTuple):
+    """The arguments, checked, in one framework."""
+
+    hidden: Array
+    weight: Array
+    bias: Array | None
+    rows: Rows
+    shared: tuple[Array, ...]
+    losses: Losses
+
+    def part(self, part: slice) -> Rows:
+        return Rows(*(None if x is None else x[part] for x in self.rows))
+
+
+def _linear_kl(ops: Any, given: dict[str, Any], options: _Options) -> Array:
+    named = [(name, x) for name, x in given.items() if x is not None and name not in ("indices", "log_probs")]
+    arrays: dict[str, Any] = {**given, **dict(zip((name for name, _ in named), float_arrays(ops, named)))}
+    _check_arrays(ops, arrays, options.top)
+    hidden = arrays["hidden"]
+    batch, last = hidden.shape[:-1], (len(hidden.shape) - 1,)
+    weights = None if options.weights is None else ops.squeeze(per_row(ops, "weights", options.weights, hidden, last), last)
+    number = is_number(options.temperature)
+    temperature = None if number else ops.squeeze(per_row(ops, "temperature", options.temperature, hidden, last), last)
+    keep = None if weights is None else ops.astype(weights != 0.0, weights.dtype)
+    if options.top is None:
+        indices, tail = None, ""
+        teacher = ops.stop_gradient(arrays["teacher_logits"] if arrays["teacher_hidden"] is None else arrays["teacher_hidden"])
+    else:
+        indices, teacher = known(ops, options.top, hidden, batch, arrays["weight"].shape[0], weights)
+        tail = options.top.tail
+    tokens = _Tokens(
+        hidden, arrays["weight"], arrays["bias"],
+        Rows(teacher, indices, None if temperature is None else ops.stop_gradient(temperature), keep),
+        tuple(ops.stop_gradient(arrays[name]) for name in ("teacher_weight", "teacher_bias") if arrays[name] is not None),
+        Losses(ops, *options[:3], float(options.temperature) if number else None, options.softcap, options.logit_scale, tail),
+    )  # fmt: skip
+    if ops.name == "PyTorch" and ops.can_look(hidden):
+        return _in_torch(ops, _flat(tokens), options, weights, batch)
+    if options.impl == "triton":
+        raise RuntimeError(
+            f"impl='triton' cannot run: its kernels take PyTorch tensors outside torch.func, and these are {ops.name} arrays"
+        )
+    in_chunks = {"NumPy": _in_numpy, "JAX": _in_jax}.get(ops.name)
+    values = _at_once(ops, tokens) if in_chunks is None else in_chunks(_flat(tokens)).reshape(batch)
+    return reduce_values(ops, values, weights, options.reduction)
+
+
+def _flat(tokens: _Tokens) -> _Tokens:
+    """All tokens along one axis."""
+    teacher, indices, *single = tokens.rows
+    rows = [None if x is None else x.reshape(-1, x.shape[-1]) for x in (teacher, indices)]
+    rows += [None if x is None else x.reshape(-1) for x in single]
+    return tokens._replace(hidden=tokens.hidden.reshape(-1, tokens.hidden.shape[-1]), rows=Rows(*rows))
+
+
+def _at_once(ops: Any, tokens: _Tokens) -> Array:
+    hidden, rows = tokens.hidden, tokens.rows
+    single = len(hidden.shape) == 1  # not every framework multiplies a vector by a matrix
+    if single:
+        hidden, rows = ops.expand(hidden, (0,)), Rows(*(None if x is None else ops.expand(x, (0,)) for x in rows))
+    values = tokens.losses(project(ops, hidden, tokens.weight, tokens.bias), rows, tokens.shared)
+    return ops.squeeze(values, (0,)) if single else values
+
+
+def _in_numpy(tokens: _Tokens) -> Array:
+    ops = tokens.losses.ops
+    size = max(1, BUDGET // (_ARRAYS_OF_FORMULAS * 8 * tokens.weight.shape[0]))
+    parts = [slice(start, start + size) for start in range(0, max(tokens.hidden.shape[0], 1), size)]
+    return ops.concatenate(
+        [tokens.losses(project(ops, tokens.hidden[part], tokens.weight, tokens.bias), tokens.part(part), tokens.shared) for part in parts]
+    )
+
+
+def _in_jax(tokens: _Tokens) -> Array:
+    from .._kernels import linear_jax
+
+    size = max(1, BUDGET // (4 * tokens.weight.shape[0]))
+    return linear_jax.losses(tokens.losses, size, tokens.hidden, tokens.weight, tokens.bias, tokens.rows, tokens.shared)
+
+
+def _in_torch(ops: Any, tokens: _Tokens, options: _Options, weights: Array | None, batch: tuple[int, ...]) -> Array:
+    from .._kernels import linear_torch
+
+    hidden, weight, bias, *shared = linear_torch.autocast_inputs(tokens.hidden, tokens.weight, tokens.bias, *tokens.shared)
+    tokens = tokens._replace(hidden=hidden, weight=weight, bias=bias, shared=tuple(shared))
+    if shared:
+        (teacher,) = linear_torch.autocast_inputs(tokens.rows.teacher)
+        tokens = tokens._replace(rows=tokens.rows._replace(teacher=teacher))
+    reason = "impl='array' asks for array operations" if options.impl == "array" else _why_not_triton(ops, tokens)
+    if reason is not None and options.impl == "triton":
+        raise RuntimeError(f"impl='triton' cannot run: {reason}; impl='auto' falls back")
+    if reason is None:
+        step, arrays = _triton_step(tokens, options)
+    else:
+        step = linear_torch.array_step(lambda logits, part: tokens.losses(logits, tokens.part(part), tokens.shared))
+        arrays = _ARRAYS_OF_FORMULAS * 4 // hidden.dtype.itemsize
+    plan = linear_torch.plan(
+        hidden.shape[0], weight.shape[0], weight.shape[1], hidden.dtype.itemsize,
+        budget=2 * BUDGET if shared else BUDGET, arrays=arrays, float32=options.accumulate == "float32",
+    )  # fmt: skip
+
+    def formula(hidden: Array, weight: Array, bias: Array | None) -> Array:
+        return tokens.losses(project(ops, hidden, weight, bias), tokens.rows, tokens.shared)
+
+    keep = None if tokens.rows.keep is None else tokens.rows.keep != 0.0
+    job = linear_torch.Job(step, plan, keep, formula)
+    if options.reduction == "none":
+        return reduce_values(ops, linear_torch.loss(hidden, weight, bias, None, job).reshape(batch), weights, "none")
+    shares = row_weights(ops, hidden[:, 0].reshape(batch), weights, options.reduction)
+    return linear_torch.loss(hidden, weight, bias, shares.reshape(-1).contiguous(), job)
+
+
+def _why_not_triton(ops: Any, tokens: _Tokens) -> str | None:
+    if tokens.losses.tail == "uniform":
+        return "tail='uniform' has no kernel"
+    teacher = tokens.rows.teacher if tokens.rows.indices is None else None
+    if not ops.has_row_kernels(tokens.hidden, tokens.weight, tokens.bias, teacher, *tokens.shared):
+        return "it needs CUDA tensors of float16, bfloat16 or float32, with Triton installed"
+    return None
+
+
+def _triton_step(tokens: _Tokens, options: _Options) -> tuple[Any, int]:
+    """The step, and how many arrays of a chunk's size there are at a time."""
+    from .._kernels import linear_triton
+
+    rows, losses, made = tokens.rows, tokens.losses, bool(tokens.shared)
+    # A factor of the logits is as good as one of the temperature, unless the softcap comes in between.
+    softcap = None if losses.softcap is None else linear_triton.Softcap(losses.softcap, losses.logit_scale)
+    temperature: Any = rows.temperature if losses.temperature is None else losses.temperature
+    scale = (1.0 if softcap is not None else losses.logit_scale) / temperature
+    if rows.indices is not None:
+        from .._kernels import sparse_triton
+
+        ops = losses.ops
+        teacher = ops.astype(coarse_teacher(ops, rows.teacher, losses.tail, tokens.weight.shape[0]), ops.float32)
+        masses = ops.astype(ops.total(ops.exp(rows.teacher), -1), ops.float32) if losses.tail == "ignore" else None
+        at = rows.indices.contiguous()
+        return sparse_triton.sparse_step(*losses[1:4], scale, at, teacher.contiguous(), softcap, masses), 1 if softcap is None else 2
+    step = linear_triton.dense_step(
+        *losses[1:4], linear_triton.scales(scale, tokens.hidden),
+        (lambda part: project(losses.ops, rows.teacher[part], *tokens.shared)) if made else (lambda part: rows.teacher[part]),
+        made, softcap,
+    )  # fmt: skip
+    return step, 1 + made + (0 if softcap is None else 2 - made)
+
+
+def _check_options(temperature: Any, scale_t2: bool, softcap: Any, logit_scale: Any, accumulate: str, impl: str) -> None:
+    if impl not in ("auto", "array", "triton"):
+        raise ValueError(f"impl is {impl!r}: it must be 'auto', 'array' or 'triton'")
+    if accumulate not in ("float32", "weight"):
+        raise ValueError(f"accumulate is {accumulate!r}: it must be 'float32' or 'weight', the weight's own dtype")
+    if not (is_number(logit_scale) and 0 < logit_scale < math.inf):
+        raise ValueError(f"logit_scale is {logit_scale!r}: it must be a number above 0")
+    if softcap is not None and not (is_number(softcap) and 0 < softcap < math.inf):
+        raise ValueError(f"softcap is {softcap!r}: it must be a number above 0")
+    if is_number(temperature):
+        if not 0 < temperature < math.inf:
+            raise ValueError(f"temperature is {temperature!r}: it must be positive")
+    elif scale_t2 and len(getattr(temperature, "shape", ())) > 0:
+        raise ValueError("scale_t2 needs one temperature: multiply reduction='none' by your temperatures squared")
+    if getattr(temperature, "requires_grad", False) is True:
+        raise ValueError("temperature asks for a gradient, and linear_kl has none for it: use kl_loss on logits, or detach it")
+
+
+def _check_arrays(ops: Any, arrays: dict[str, Any], top: TopK | None) -> None:
+    hidden, weight = arrays["hidden"], arrays["weight"]
+    given = [name for name in ("teacher_logits", "teacher_hidden") if arrays[name] is not None]
+    if len(given) + (top is not None) != 1:
+        what = "none is given" if not given else f"{' and '.join([*given, *(['teacher'] if top is not None else [])])} are given"
+        raise ValueError(f"pass one of teacher_logits, teacher (a TopK), or teacher_hidden with teacher_weight: {what}")
+    if (arrays["teacher_hidden"] is None) != (arrays["teacher_weight"] is None):
+        raise ValueError("teacher_hidden and teacher_weight go together: their product is the teacher's logits")
+    if arrays["teacher_bias"] is not None and arrays["teacher_weight"] is None:
+        raise ValueError("teacher_bias goes with teacher_hidden and teacher_weight: teacher_logits have it in them")
+    for h, w, b in (("hidden", "weight", "bias"), ("teacher_hidden", "teacher_weight", "teacher_bias")):
+        if arrays[w] is not None:
+            _check_projection(h, w, b, arrays)
+    if given:
+        _same(given[0], arrays[given[0]].shape[:-1], "hidden", hidden.shape[:-1], "one teacher's row for each token")
+    if arrays["bias"] is not None and ops.name == "PyTorch" and arrays["bias"].dtype != weight.dtype:
+        raise ValueError(f"bias is {arrays['bias'].dtype} and weight {weight.dtype}: cast one of them")
+    if ops.name == "PyTorch":
+        for name, x in arrays.items():
+            if name.startswith("teacher") and x is not None and x.requires_grad and not ops.is_constant(x):
+                raise ValueError(f"{name} asks for a gradient, and linear_kl has none for the teacher: pass {name}.detach()")
+
+
+def _check_projection(h: str, w: str, b: str, arrays: dict[str, Any]) -> None:
+    hidden, weight, bias = arrays[h], arrays[w], arrays[b]
+    if len(hidden.shape) == 0 or len(weight.shape) != 2:
+        raise ValueError(
+            f"{h} must have shape [..., width] and {w} [categories, width], not {tuple(hidden.shape)} and {tuple(weight.shape)}"
+        )
+    _same(h, hidden.shape[-1:], w, weight.shape[-1:], "the widths; a weight has one row a category")
+    if hidden.dtype != weight.dtype:
+        raise ValueError(f"{h} is {hidden.dtype} and {w} {weight.dtype}: cast one of them")
+    if bias is not None:
+        _same(b, bias.shape, w, weight.shape[:1], "one entry a category")
+
+
+def _same(name: str, shape: Any, other: str, expected: Any, what: str) -> None:
+    known = len(shape) == len(expected) and all(n == m for n, m in zip(shape, expected) if isinstance(n, int) and isinstance(m, int))
+    if not known:
+        raise ValueError(f"{name} has {tuple(shape)} where {other} has {tuple(expected)}: {what}")

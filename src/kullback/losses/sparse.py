@@ -1,0 +1,214 @@
+"""A teacher of whom only the likeliest categories are known: the divergence of a student from it, by the named ways to treat the rest.
+
+All of them come down to divergences of k or k + 1 categories: the student's logits of those k, and one for everything else together.
+"""
+
+from __future__ import annotations
+
+import math
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from .._divergences import divergence
+from .._forms import float_arrays, is_number
+from .._ops import Array
+
+# What a convention says about the rest of the vocabulary, and the directions it has a meaning in.
+TAILS = {
+    "bucket": ("forward", "reverse", "js", "skew", "reverse_skew"),
+    "renormalize": ("forward", "reverse", "js", "skew", "reverse_skew"),
+    "renormalize_teacher": ("forward", "js", "skew", "reverse_skew"),
+    "uniform": ("forward", "reverse", "js", "skew", "reverse_skew"),
+    "ignore": ("forward",),
+}
+_WHY_NOT = {
+    "renormalize_teacher": "the teacher has no probability outside the k, and the student has: it is infinite",
+    "ignore": "summed over the k alone it is no divergence, and least for a student that has left most of the k",
+}
+
+
+class TopK(NamedTuple):
+    """The likeliest k categories of a teacher, as servers and stored logits have them, for `kl_loss` and `linear_kl`.
+
+    Parameters
+    ----------
+    indices : integer array [..., k]
+        Which categories, each once, in any order.
+    log_probs : array [..., k]
+        Natural logarithms of their probabilities among *all* categories. A constant.
+    tail : {"bucket", "renormalize", "renormalize_teacher", "uniform", "ignore"}
+        What becomes of the other categories, with p the teacher's and q the student's probabilities and m = Σp ≤ 1 over the k:
+
+        "bucket": one category, of probability 1 − m in the teacher and 1 − Σq in the student. A true KL, of coarsened distributions: at
+        least 0, 0 only if both agree on the k, never above the full one, and equal to it if student and teacher agree on how the rest is
+        divided. Every direction.
+
+        "renormalize": they do not exist; both are divided by their sums over the k. A true KL of conditional distributions, at most the
+        bucket's divided by m. It never asks the student to stay within the k. Every direction.
+
+        "renormalize_teacher": the teacher's p are divided by m, the student keeps the whole vocabulary. A true KL from a teacher more
+        certain than it was: its minimum is at q = p/m, not at p. Not for "reverse", which is infinite.
+
+        "uniform": the teacher's 1 − m is spread evenly over them. A true KL from a teacher that knows nothing of the rest; it asks the
+        student to be as ignorant. Every direction; array operations only, with arrays of the logits' size.
+
+        "ignore": Σ p log(p/q) over the k as it stands. No divergence: it is 0 at q = p, and below 0 beyond, down to m·log m at q = p/m. Its
+        gradient is that of "renormalize_teacher", times m. "forward" only.
+    temperature : float
+        At which the log-probs were taken. The loss's temperature must be the same one: at another one the teacher's probabilities are
+        not known without the rest.
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> from kullback.losses import TopK, kl_loss
+    >>> teacher, student = np.array([[3.0, 1.0, 0.0, 0.0, -1.0]]), np.array([[2.0, 1.0, 1.0, 0.0, 0.0]])
+    >>> log_probs = teacher - np.log(np.exp(teacher).sum())
+    >>> top = TopK(np.array([[0, 1]]), log_probs[:, :2])
+    >>> for tail in ("bucket", "renormalize", "renormalize_teacher", "uniform", "ignore"):
+    ...     print(f"{tail:<20}{kl_loss(student=student, teacher=top._replace(tail=tail)):.5f}")
+    bucket              0.20372
+    renormalize         0.06713
+    renormalize_teacher 0.45023
+    uniform             0.21496
+    ignore              0.31837
+    >>> print(f"all categories      {kl_loss(student=student, teacher=teacher):.5f}")
+    all categories      0.21424
+    """
+
+    indices: Any
+    log_probs: Any
+    tail: str = "bucket"
+    temperature: float = 1.0
+
+
+def check_top_k(top: TopK, direction: str, temperature: Any) -> None:
+    if top.tail not in TAILS:
+        raise ValueError(f"tail is {top.tail!r}: it must be one of {', '.join(map(repr, TAILS))}")
+    if direction not in TAILS[top.tail]:
+        raise ValueError(f"tail={top.tail!r} has no direction={direction!r}: {_WHY_NOT[top.tail]}; tail='bucket' has every direction")
+    if not (is_number(top.temperature) and 0 < top.temperature < math.inf):
+        raise ValueError(f"the temperature of a TopK is {top.temperature!r}: it must be a number above 0")
+    if not is_number(temperature) or temperature != top.temperature:
+        raise ValueError(
+            f"temperature is {temperature!r} and the teacher's log_probs were taken at {top.temperature!r}: they are not known at another "
+            "one; take them at the loss's temperature, and say so in TopK(..., temperature=...)"
+        )
+
+
+def known(ops: Any, top: TopK, like: Array, batch: Any, size: Any, weights: Array | None) -> tuple[Array, Array]:
+    """Indices and log-probs for a batch of logits over `size` categories, in the framework of `like`; those of rows to leave out made
+    harmless. What is wrong raises where it can be seen, and makes its row NaN elsewhere (indices given twice stay unseen there)."""
+    at = ops.indices(top.indices, like)
+    if ops.is_float(at) or not ops.is_integer(at) or "bool" in str(at.dtype):
+        raise TypeError(f"indices have dtype {at.dtype}: they must be integers, the places of categories")
+    _, logs = float_arrays(ops, [("student", like), ("log_probs", top.log_probs)])
+    shape = (*batch, at.shape[-1] if len(at.shape) > 0 else 0)
+    for name, x in (("indices", at), ("log_probs", logs)):
+        if len(x.shape) != len(shape) or any(isinstance(n, int) and isinstance(m, int) and n != m for n, m in zip(x.shape, shape)):
+            raise ValueError(
+                f"{name} have shape {tuple(x.shape)}: beside this student they must have {tuple(shape)}, k for each distribution"
+            )
+    if shape[-1] == 0 or (isinstance(size, int) and shape[-1] > size):
+        raise ValueError(f"a TopK of {shape[-1]} among {size} categories: k must lie between 1 and their number")
+    tolerance = 5e-2 if ops.is_half(logs) else 1e-3
+    logs = ops.astype(ops.stop_gradient(logs), ops.widest(logs))
+    if weights is not None:
+        left_out = ops.expand(weights, (len(shape) - 1,)) == 0.0
+        at, logs = ops.where(left_out, at * 0, at), ops.where(left_out, -math.log(2.0 * shape[-1]), logs)
+    valid = (at >= 0) & (at < size)
+    if ops.may_look(at) and ops.may_look(logs):
+        _look(ops, at, logs, valid, weights, size, tolerance)
+    wrong = ~valid | (ops.sum(ops.exp(logs), (len(shape) - 1,)) > 1.0 + tolerance)
+    return ops.where(valid, at, at * 0), ops.where(wrong, math.nan, logs)
+
+
+def _look(ops: Any, at: Array, logs: Array, valid: Array, weights: Array | None, size: int, tolerance: float) -> None:
+    places, inside, values = (np.asarray(ops.to_numpy(x)) for x in (at, valid, logs))
+    kept = np.ones(places.shape[:-1], bool) if weights is None else np.asarray(ops.to_numpy(weights)) != 0
+    if not inside.all():
+        bad = tuple(np.argwhere(~inside)[0])
+        raise ValueError(f"indices{_row(bad[:-1])} hold {places[bad]}: categories are 0 to {size - 1}")
+    ordered = np.sort(places, -1)
+    twice = (ordered[..., 1:] == ordered[..., :-1]).any(-1) & kept
+    if twice.any():
+        bad = tuple(np.argwhere(twice)[0])
+        raise ValueError(f"indices{_row(bad)} name a category twice: each must be there once")
+    total = np.exp(values).sum(-1)
+    if (total > 1 + tolerance).any():
+        bad = tuple(np.argwhere(total > 1 + tolerance)[0])
+        raise ValueError(
+            f"log_probs{_row(bad)} have exponentials that sum to {total[bad]:.6g}, above 1: logits? subtract their logsumexp over all"
+        )
+
+
+def _row(index: Any) -> str:
+    return f" of row {index[0] if len(index) == 1 else tuple(int(i) for i in index)}" if len(index) else ""
+
+
+# The teacher's log-probs and the student's logits of the coarsened problem are in the widest dtype there is: 1 − m cancels.
+
+
+def coarse_teacher(ops: Any, logs: Array, tail: str, size: Any) -> Array:
+    if tail == "renormalize" or logs.shape[-1] == size:
+        return logs
+    rest = 1.0 - ops.sum(ops.exp(logs), (len(logs.shape) - 1,))
+    if tail in ("renormalize_teacher", "ignore"):
+        rest = rest * 0.0
+    return ops.join_last(logs, _log(ops, rest))
+
+
+def _log(ops: Any, x: Array) -> Array:
+    """−inf where there is nothing, or, by rounding, less than that; NaN stays."""
+    empty = x <= 0.0
+    return ops.where(empty, -math.inf, ops.log(ops.where(empty, 1.0, x)))
+
+
+def coarse_student(ops: Any, logits: Array, at: Array, tail: str) -> Array:
+    """The student's logits of the k, and one for all others together, where they count."""
+    wide = ops.widest(logits)
+    chosen = ops.astype(ops.take_last(logits, at), wide)
+    if tail == "renormalize" or at.shape[-1] == logits.shape[-1]:
+        return chosen
+    last = (len(logits.shape) - 1,)
+    others = ops.put_last(logits, at, -math.inf)
+    top = ops.stop_gradient(ops.max(others, last))
+    top = ops.where(top == -math.inf, 0.0, top)
+    total = ops.astype(ops.sum(ops.exp(others - top), last), wide)
+    return ops.join_last(chosen, ops.astype(top, wide) + _log(ops, total))
+
+
+def uniform_teacher(ops: Any, logits: Array, at: Array, logs: Array) -> Array:
+    """The teacher's log-probs of all categories, the rest spread evenly."""
+    rest = (1.0 - ops.sum(ops.exp(logs), (len(logs.shape) - 1,))) / max(logits.shape[-1] - logs.shape[-1], 1)
+    return ops.put_last(ops.rows_like(_log(ops, rest), logits, ()), at, logs)
+
+
+def completed(ops: Any, values: Array, logs: Array, tail: str) -> Array:
+    """ "ignore" from the divergence of the renormalised teacher: Σ p log(p/q) = m·(KL + log m)."""
+    if tail != "ignore":
+        return values
+    last = (len(logs.shape) - 1,)
+    mass = ops.astype(ops.squeeze(ops.sum(ops.exp(logs), last), last), values.dtype)
+    return mass * (values + ops.log(mass))
+
+
+def sparse_losses(
+    ops: Any, student: Array, at: Array, logs: Array, tail: str, kind: str, share: float, teacher_first: bool, weights: Array | None
+) -> Array:
+    """The loss of each distribution, from the student's logits at the teacher's temperature and what `known` gave."""
+    if ops.is_half(student):
+        student = ops.astype(student, ops.float32)
+    if weights is not None:
+        student = ops.where(ops.expand(weights, (len(student.shape) - 1,)) == 0.0, 0.0, student)
+    if tail == "uniform":
+        sides = uniform_teacher(ops, student, at, logs), ops.astype(student, logs.dtype)
+    else:
+        sides = coarse_teacher(ops, logs, tail, student.shape[-1]), coarse_student(ops, student, at, tail)
+    first, second = sides if teacher_first else sides[::-1]
+    values = divergence(
+        kind, share, first, second, form="logits", axis=-1, keepdims=False, weights=None, reduction="none", base=None, temperature=None,
+        prior=None, check=False,
+    )  # fmt: skip
+    return ops.astype(completed(ops, values, logs, tail), student.dtype)
