@@ -127,8 +127,8 @@ def _project(hidden, weight):
     return hidden @ (tf.transpose(weight) if tf.is_tensor(weight) else weight.T)
 
 
-# One compiled function each: what a compiler meets that `kl_loss` does not have. In the variants of a framework (a loop in JAX run operation
-# by operation, TensorFlow's graphs, float64) one loss. PyTorch's compiler has a test of its own below.
+# One compiled function each: what a compiler meets that `kl_loss` does not have. In the variants of a framework (a loop in JAX run
+# operation by operation, TensorFlow's graphs, float64) one loss. PyTorch's compiler has a test of its own below.
 PIECES = {
     "jax-jit": ["linear", "sparse", "terms"], "jax": ["linear"], "jax-jit-x64": ["uniform"],
     "tensorflow-xla": ["sparse", "terms"], "tensorflow-function": ["uniform"],

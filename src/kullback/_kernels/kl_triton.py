@@ -7,7 +7,7 @@ another, gets the two halves as two launches.
 
 With v = log(q/p), and p from its own normaliser: KL = Σ p φ(v), and q − p = p (v + φ(v)), φ(v) = eᵛ − 1 − v, all in base 2. p eᵛ rather
 than q from its own normaliser: the rounding of that would be off by the same for all, which does not cancel. Where eᵛ exceeds 2⁶⁰, p may
-have underflown: such rows are read once more, with q.
+have underflown: slices with such columns take q.
 """
 
 from __future__ import annotations
@@ -28,22 +28,44 @@ _REGISTERS = 64  # as many programs at a time as that leaves room for
 
 @triton.jit
 def _sums(x, y, row, low, middle, high, VALID_X, VALID_Y, x_row, x_column, y_row, y_column, at_a, at_b, unit, BLOCK: tl.constexpr):
-    """Σ 2^(unit·a − at_a) of columns low to high, and the same of b. Up to `middle` no mask is needed."""
+    """Of columns low to high: Σ 2^(unit·a − at_a), the same of b, and the largest b − a. Up to `middle` no mask is needed."""
     lanes_a = tl.zeros([BLOCK], tl.float32)
     lanes_b = tl.zeros([BLOCK], tl.float32)
+    steepest = tl.full([BLOCK], -INF, tl.float32)
     left = x + row * x_row
     right = y + row * y_row
     for start in range(low, middle, BLOCK):
         columns = start + tl.arange(0, BLOCK)
-        lanes_a += _exp2(_fma(tl.load(left + columns.to(tl.int64) * x_column).to(tl.float32), unit, -at_a))
-        lanes_b += _exp2(_fma(tl.load(right + columns.to(tl.int64) * y_column).to(tl.float32), unit, -at_b))
+        a = tl.load(left + columns.to(tl.int64) * x_column).to(tl.float32)
+        b = tl.load(right + columns.to(tl.int64) * y_column).to(tl.float32)
+        lanes_a += _exp2(_fma(a, unit, -at_a))
+        lanes_b += _exp2(_fma(b, unit, -at_b))
+        steepest = tl.maximum(steepest, b - a)  # but NaN, where both are absent
     for start in range(middle, high, BLOCK):
         columns = start + tl.arange(0, BLOCK)
         a = _load(x, row, columns, tl.minimum(VALID_X, high), x_row, x_column)
         b = _load(y, row, columns, tl.minimum(VALID_Y, high), y_row, y_column)
         lanes_a += _exp2(_fma(a, unit, -at_a))
         lanes_b += _exp2(_fma(b, unit, -at_b))
-    return tl.sum(lanes_a, 0), tl.sum(lanes_b, 0)
+        steepest = tl.maximum(steepest, b - a)
+    return tl.sum(lanes_a, 0), tl.sum(lanes_b, 0), tl.max(steepest, 0)
+
+
+@triton.jit
+def _largest(x, row, low, high, VALID, x_row, x_column, BLOCK: tl.constexpr):
+    top = tl.full([BLOCK], -INF, tl.float32)
+    for start in range(low, high, BLOCK):
+        top = tl.maximum(top, _load(x, row, start + tl.arange(0, BLOCK), tl.minimum(VALID, high), x_row, x_column))
+    return tl.max(top, 0)
+
+
+@triton.jit
+def _joined(each, SLICES: tl.constexpr):
+    """The sum of a row's slices, and what it is relative to, from what each is relative to and its sum. Slices of nothing do not count."""
+    sums = tl.load(each + 1, volatile=True)
+    places = tl.where(sums == 0.0, -INF, tl.load(each, volatile=True))
+    at = tl.max(places, 0)
+    return at, tl.sum(sums * _exp2(places - at), 0)
 
 
 @triton.jit
@@ -60,20 +82,20 @@ def _ratio(a, b, unit, apart, rest, EXACT: tl.constexpr):
 
 @triton.jit
 def _terms(a, b, unit, at_a, log_a, apart, rest, EXACT: tl.constexpr):
-    """p φ(v) and q − p, and v."""
-    ratio = _ratio(a, b, unit, apart, rest, EXACT)
-    v = tl.minimum(ratio, 100.0)  # of NaN too, where p = 0 makes nothing of it
+    """p φ(v) and q − p, of eᵛ up to 2⁶⁰."""
+    v = tl.minimum(_ratio(a, b, unit, apart, rest, EXACT), 100.0)  # of NaN too, where p = 0 makes nothing of it
     p = _exp2(_fma(a, unit, -at_a) - log_a)
     # φ(v ln 2) for |v| < 0.36, to 1.4e-6 of itself; beyond, it does not cancel.
     near = (v * v) * (0.24022618 + v * (0.055504206 + v * (0.0096381733 + v * 0.0013340161)))
     phi = tl.where(tl.abs(v) < 0.36, near, (_exp2(v) - LN2 * v) - 1.0)
-    return p * phi, p * (LN2 * v + phi), ratio
+    return p * phi, p * (LN2 * v + phi)
 
 
 @triton.jit
-def _careful_terms(a, b, unit, at_a, log_a, at_b, log_b, apart, rest, EXACT: tl.constexpr):
-    """The same with q from its own normaliser where p is too small for p eᵛ."""
-    value, difference, ratio = _terms(a, b, unit, at_a, log_a, apart, rest, EXACT)
+def _any_terms(a, b, unit, at_a, log_a, at_b, log_b, apart, rest, EXACT: tl.constexpr):
+    """The same, with q from its own normaliser where p may be too small for p eᵛ."""
+    value, difference = _terms(a, b, unit, at_a, log_a, apart, rest, EXACT)
+    ratio = _ratio(a, b, unit, apart, rest, EXACT)
     p = _exp2(_fma(a, unit, -at_a) - log_a)
     q = _exp2(_fma(b, unit, -at_b) - log_b)
     far = ratio >= 60.0
@@ -94,102 +116,82 @@ def kl_kernel(
     low = piece * WIDTH
     high = tl.minimum(low + WIDTH, V)
     middle = low + tl.maximum(tl.minimum(high, COMMON) - low, 0) // BLOCK * BLOCK
-    # Any pivot does while nothing overflows: the first column's.
-    pivot_a = _pivot(tl.load(x + row * x_row).to(tl.float32))
-    pivot_b = _pivot(tl.load(y + row * y_row).to(tl.float32))
-    at_a = pivot_a * unit
-    at_b = pivot_b * unit
+    # Any pivot does while nothing overflows: the first column's, or else the largest of the slice.
+    at_a = _pivot(tl.load(x + row * x_row).to(tl.float32)) * unit
+    at_b = _pivot(tl.load(y + row * y_row).to(tl.float32)) * unit
+    slot = sums + row * SLICES * 5
     if FIRST:
-        sum_a, sum_b = _sums(
+        sum_a, sum_b, steepest = _sums(
             x, y, row, low, middle, high, VALID_X, VALID_Y, x_row, x_column, y_row, y_column, at_a, at_b, unit, BLOCK
         )  # fmt: skip
+        if (sum_a > 1e18) | (sum_b > 1e18) | (sum_a < 1e-18) | (sum_b < 1e-18):
+            at_a = _pivot(_largest(x, row, low, high, VALID_X, x_row, x_column, BLOCK)) * unit
+            at_b = _pivot(_largest(y, row, low, high, VALID_Y, y_row, y_column, BLOCK)) * unit
+            sum_a, sum_b, steepest = _sums(
+                x, y, row, low, low, high, VALID_X, VALID_Y, x_row, x_column, y_row, y_column, at_a, at_b, unit, BLOCK
+            )  # fmt: skip
         if SLICES > 1:
-            base = sums + (row * SLICES + piece) * 2
-            tl.store(base, sum_a)
-            tl.store(base + 1, sum_b)
+            tl.store(slot + piece * 2, at_a)
+            tl.store(slot + piece * 2 + 1, sum_a)
+            tl.store(slot + (SLICES + piece) * 2, at_b)
+            tl.store(slot + (SLICES + piece) * 2 + 1, sum_b)
+            tl.store(slot + SLICES * 4 + piece, steepest)
             if SECOND:
                 there = tl.atomic_add(counts + row, 1, sem="acq_rel") + 1
                 while there < SLICES:
                     there = tl.atomic_add(counts + row, 0, sem="acquire")
     if SECOND:
         if SLICES > 1:
-            each = sums + (row * SLICES + tl.arange(0, SLICES)) * 2
-            sum_a = tl.sum(tl.load(each, volatile=True), 0)
-            sum_b = tl.sum(tl.load(each + 1, volatile=True), 0)
-        if (sum_a > 1e18) | (sum_b > 1e18) | (sum_a < 1e-18) | (sum_b < 1e-18):
-            # Seldom: every slice looks for the largest of the whole row.
-            top_a = tl.full([BLOCK], -INF, tl.float32)
-            top_b = tl.full([BLOCK], -INF, tl.float32)
-            for start in range(0, V, BLOCK):
-                columns = start + tl.arange(0, BLOCK)
-                top_a = tl.maximum(top_a, _load(x, row, columns, VALID_X, x_row, x_column))
-                top_b = tl.maximum(top_b, _load(y, row, columns, VALID_Y, y_row, y_column))
-            pivot_a = _pivot(tl.max(top_a, 0))
-            pivot_b = _pivot(tl.max(top_b, 0))
-            at_a = pivot_a * unit
-            at_b = pivot_b * unit
-            sum_a, sum_b = _sums(x, y, row, 0, 0, V, VALID_X, VALID_Y, x_row, x_column, y_row, y_column, at_a, at_b, unit, BLOCK)
+            each = tl.arange(0, SLICES) * 2
+            at_a, sum_a = _joined(slot + each, SLICES)
+            at_b, sum_b = _joined(slot + SLICES * 2 + each, SLICES)
+            if not FIRST:
+                steepest = tl.load(slot + SLICES * 4 + piece)
         log_a = tl.log2(sum_a)
         log_b = tl.log2(sum_b)
         gain = tl.log2(sum_b / sum_a)
         valid = tl.abs(gain) < INF
         # log2 of the ratio of the normalisers, and what rounding took from it.
         apart, rest = _two_sum(at_b - at_a, gain)
+        ordinary = steepest * unit - apart < 60.0
         if GRADIENT:
             factor = tl.load(upstream + row) * scale
+            # A row of weight 0 may hold anything.
+            ordinary = ordinary & (factor != 0.0)
             factor = tl.where(valid | (factor == 0.0), factor, float("nan"))
             target = gradient + row * g_row
+        # Each number is read before its place is written to: the gradient may take the memory of the logits.
         value = tl.zeros([BLOCK], tl.float32)
         excess = tl.zeros([BLOCK], tl.float32)
-        steepest = tl.full([BLOCK], -INF, tl.float32)
         left = x + row * x_row
         right = y + row * y_row
+        middle = tl.where(ordinary, middle, low)
         for start in range(low, middle, BLOCK):
             columns = start + tl.arange(0, BLOCK)
             a = tl.load(left + columns.to(tl.int64) * x_column, eviction_policy="evict_first").to(tl.float32)
             b = tl.load(right + columns.to(tl.int64) * y_column, eviction_policy="evict_first").to(tl.float32)
-            term, difference, ratio = _terms(a, b, unit, at_a, log_a, apart, rest, EXACT)
+            term, difference = _terms(a, b, unit, at_a, log_a, apart, rest, EXACT)
             value += term
             excess += difference
-            steepest = tl.maximum(steepest, ratio)  # but NaN
             if GRADIENT:
                 tl.store(target + columns, (difference * factor).to(gradient.dtype.element_ty), eviction_policy="evict_first")
         for start in range(middle, high, BLOCK):
             columns = start + tl.arange(0, BLOCK)
             a = _load(x, row, columns, tl.minimum(VALID_X, high), x_row, x_column)
             b = _load(y, row, columns, tl.minimum(VALID_Y, high), y_row, y_column)
-            term, difference, ratio = _terms(a, b, unit, at_a, log_a, apart, rest, EXACT)
+            term, difference = _any_terms(a, b, unit, at_a, log_a, at_b, log_b, apart, rest, EXACT)
             value += term
             excess += difference
-            steepest = tl.maximum(steepest, ratio)
             if GRADIENT:
-                tl.store(target + columns, (difference * factor).to(gradient.dtype.element_ty), mask=columns < tl.minimum(VALID_Y, high))
-        total = tl.sum(value, 0)
-        over = tl.sum(excess, 0)
-        again = tl.max(steepest, 0) >= 60.0
-        if GRADIENT:
-            # A row of weight 0 may hold anything.
-            again = again | (factor == 0.0)
-        if again:
-            value = tl.zeros([BLOCK], tl.float32)
-            excess = tl.zeros([BLOCK], tl.float32)
-            for start in range(low, high, BLOCK):
-                columns = start + tl.arange(0, BLOCK)
-                a = _load(x, row, columns, tl.minimum(VALID_X, high), x_row, x_column)
-                b = _load(y, row, columns, tl.minimum(VALID_Y, high), y_row, y_column)
-                term, difference = _careful_terms(a, b, unit, at_a, log_a, at_b, log_b, apart, rest, EXACT)
-                value += term
-                excess += difference
-                if GRADIENT:
-                    g = tl.where(factor == 0.0, 0.0, difference * factor)
-                    tl.store(target + columns, g.to(gradient.dtype.element_ty), mask=columns < tl.minimum(VALID_Y, high))
-            total = tl.sum(value, 0)
-            over = tl.sum(excess, 0)
+                g = tl.where(factor == 0.0, 0.0, difference * factor)
+                tl.store(target + columns, g.to(gradient.dtype.element_ty), mask=columns < tl.minimum(VALID_Y, high))
         base = terms + (row * SLICES + piece) * 2
-        tl.store(base, tl.where(valid, total, float("nan")))
-        tl.store(base + 1, over)
+        tl.store(base, tl.where(valid, tl.sum(value, 0), float("nan")))
+        tl.store(base + 1, tl.sum(excess, 0))
         if piece == 0:
-            # Of the exact pivots, times the unit, from here on.
+            # As others take them: relative to logits, not to multiples of the unit.
+            pivot_a = at_a / unit
+            pivot_b = at_b / unit
             off_a = _fma(pivot_a, unit, -at_a)
             off_b = _fma(pivot_b, unit, -at_b)
             base = stats + row * 7
@@ -239,7 +241,7 @@ def values(x: Any, y: Any, scales: tuple[Any, int], upstream: Any = None, gradie
     # No more programs a row than run at once, on the smallest of GPUs.
     slices = min(32, triton.next_power_of_2(triton.cdiv(columns, _SLICE)))
     width = triton.cdiv(triton.cdiv(columns, slices), 64) * 64
-    sums, terms = (torch.empty(n, slices, 2, dtype=torch.float32, device=x.device) for _ in range(2))
+    sums, terms = (torch.empty(n, slices, k, dtype=torch.float32, device=x.device) for k in (5, 2))
     counts = torch.zeros(n if slices > 1 else 1, dtype=torch.int32, device=x.device)
     fused = gradient is not None
     halves = [(True, True)] if slices == 1 or not INTERPRETED else [(True, False), (False, True)]

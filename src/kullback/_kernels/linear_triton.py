@@ -14,9 +14,9 @@ import triton.language as tl
 
 from . import rows_triton
 from .linear_torch import Step
-from .rows_triton import INF, _expm1
+from .triton_math import INF, INTERPRETED, _expm1
 
-_BLOCK = 128 if rows_triton.INTERPRETED else 4096
+_BLOCK = 128 if INTERPRETED else 4096
 
 
 @triton.jit

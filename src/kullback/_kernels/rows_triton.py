@@ -177,6 +177,12 @@ def scale_kernel(x, factor, N, BLOCK: tl.constexpr):
             tl.store(x + i, (tl.load(x + i, mask=i < N).to(tl.float32) * f).to(x.dtype.element_ty), mask=i < N)
 
 
+def multiply(x: Any, factor: Any) -> None:
+    """x *= factor, a number on the device."""
+    # Programs that find nothing to do cost time too: few, in a loop.
+    scale_kernel[(min(triton.cdiv(x.numel(), 4096), 4096),)](x, factor, x.numel(), BLOCK=4096)
+
+
 _STEP = (2048, 8)  # columns and warps; the fastest of those tried on an H200
 
 
@@ -343,7 +349,5 @@ class FusedLoss(torch.autograd.Function):  # type: ignore[misc]
             gradient = torch.empty(y.shape, dtype=y.dtype, device=y.device)
             values(rows(x), rows(y), "kl", 0.0, (scale, ctx.stride), upstream=weights * upstream, gradient=rows(gradient))
         else:
-            pieces = triton.cdiv(gradient.numel(), 4096)
-            # Programs that find nothing to do cost time too: few, in a loop.
-            scale_kernel[(min(pieces, 4096),)](gradient, upstream.float(), gradient.numel(), BLOCK=4096)
+            multiply(gradient, upstream.float())
         return None, gradient, None, None, None
