@@ -128,6 +128,7 @@ def fused_linear(table: Table) -> tuple[Tensor, TopK]:
             table.record(name, three, grad(lambda: linear_kl(**given)), gradients)
     for direction in ("reverse", "js"):
         table.record(f"linear_kl, {direction}", three, grad(lambda d=direction: linear_kl(**given, direction=d)), gradients)
+    table.record("linear_kl, logit_dtype='float32'", three, grad(lambda: linear_kl(**given, logit_dtype="float32")), gradients)
     table.record("linear_kl, softcap", three, grad(lambda: linear_kl(**given, softcap=30.0)), gradients)
     for name, plan in (
         ("linear_kl, teacher projected", None),
@@ -203,6 +204,8 @@ def errors() -> None:
         "PyTorch: bfloat16 projection, float32 loss": of(torch.bfloat16, lambda h, w: usual(h, w, teacher)),
         "linear_kl, one block": of(torch.bfloat16, lambda h, w: linear_kl(hidden=h, weight=w, teacher_logits=teacher)),
     }
+    wide = of(torch.bfloat16, lambda h, w: linear_kl(hidden=h, weight=w, teacher_logits=teacher, logit_dtype="float32"))
+    found["linear_kl, logit_dtype='float32'"] = wide
     for name, plan in (("float32 sum of 8 chunks", (chunk, chunk, True)), ("accumulate='weight', 8 chunks", (chunk, chunk, False))):
         with planned(plan):
             found[f"linear_kl, {name}"] = of(torch.bfloat16, lambda h, w: linear_kl(hidden=h, weight=w, teacher_logits=teacher))

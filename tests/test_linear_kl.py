@@ -6,6 +6,7 @@ seconds for each.
 
 from __future__ import annotations
 
+import doctest
 import os
 import re
 import subprocess
@@ -219,14 +220,17 @@ def test_bfloat16_is_no_worse_than_pytorch(monkeypatch, rng, accumulate):
         (torch.float64, lambda h, w: _reference(h @ w.T, teacher.double(), "forward").mean()),
         (torch.bfloat16, lambda h, w: _kl(teacher.float().log_softmax(-1), (h @ w.T).float().log_softmax(-1)).mean()),
         (torch.bfloat16, lambda h, w: linear_kl(hidden=h, weight=w, teacher_logits=teacher, accumulate=accumulate)),
+        (torch.bfloat16, lambda h, w: linear_kl(hidden=h, weight=w, teacher_logits=teacher, logit_dtype="float32")),
     ):
         inputs = [x.to(dtype, copy=True).requires_grad_() for x in (hidden, weight)]
         value = loss(*inputs)
         results.append([value.detach(), *torch.autograd.grad(value, inputs)])
-    for right, theirs, found in zip(*results):
+    for right, theirs, found, better in zip(*results):
         # Two draws of the same roundings; added up in 16 bits, sixteen more of them, of which each is half a spacing at most.
         extra = 16 * 2.0**-9 if accumulate == "weight" else 0.0
         assert _error(found.float(), right) <= 1.2 * _error(theirs.float(), right) + extra + 1e-6
+        # Derivatives to the logits and the result are rounded, no more: half a spacing each at most.
+        assert _error(better.float(), right) <= 2 * 2.0**-9
 
 
 def test_never_holds_all_logits(monkeypatch, rng):
@@ -293,6 +297,12 @@ def test_errors():
         arrays = {"hidden": framework.zeros((2, 3)), "weight": framework.zeros((5, 3)), "teacher_logits": framework.zeros((2, 5))}
         with pytest.raises(RuntimeError, match="impl='triton' cannot run"):
             linear_kl(**arrays, impl="triton")
+
+
+def test_the_examples_of_the_documentation():
+    result = doctest.testfile(str(Path(__file__).resolve().parents[1] / "docs" / "losses.md"), module_relative=False)
+    assert result.attempted > 10
+    assert result.failed == 0
 
 
 def test_kernels_in_tritons_interpreter():

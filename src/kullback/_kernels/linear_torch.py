@@ -12,9 +12,9 @@ from typing import Any, NamedTuple
 
 import torch
 
-# step(logits, part, upstream): of the tokens in the slice `part`, one loss each; and upstream · d loss / d logits, unless upstream is None.
-# It may overwrite the logits.
-Step = Callable[[Any, slice, Any], tuple[Any, Any]]
+# step(logits, part, upstream, out): of the tokens in the slice `part`, one loss each; and upstream · d loss / d logits in `out`, which may
+# be the logits' own memory, unless upstream is None. It may overwrite the logits.
+Step = Callable[[Any, slice, Any, Any], Any]
 
 
 class Plan(NamedTuple):
@@ -27,10 +27,12 @@ class Plan(NamedTuple):
 
 
 class Job(NamedTuple):
-    """A loss: its step, its plan, tokens to leave out (or None), and the same losses in array operations, for second derivatives."""
+    """A loss: its step, its plan, whether half-precision arguments make float32 logits, tokens to leave out (or None), and the same losses
+    in array operations, for second derivatives."""
 
     step: Step
     plan: Plan
+    wide_logits: bool
     keep: Any
     formula: Callable[[Any, Any, Any], Any]
 
@@ -95,9 +97,10 @@ def _writes_float32(device: Any, added: bool) -> bool:
     return True
 
 
-def _product(x: Any, y: Any) -> Any:
+def _product(x: Any, y: Any, out: Any = None) -> Any:
     """x @ y in float32."""
-    out = torch.empty(x.shape[0], y.shape[1], dtype=torch.float32, device=x.device)
+    if out is None:
+        out = torch.empty(x.shape[0], y.shape[1], dtype=torch.float32, device=x.device)
     if _writes_float32(x.device, False):
         return torch.mm(x, y, out_dtype=torch.float32, out=out)
     _add_in_slices(out.zero_(), x, y)
@@ -125,6 +128,19 @@ def _add_in_slices(out: Any, x: Any, y: Any) -> None:
             out[start : start + rows].addmm_(part.float(), y.float())
 
 
+def project(hidden: Any, weight: Any, bias: Any, out: Any) -> Any:
+    """The logits, in the dtype of `out`."""
+    if out.dtype != hidden.dtype:
+        _product(hidden, weight.t(), out)
+        return out if bias is None else out.add_(bias)
+    return torch.mm(hidden, weight.t(), out=out) if bias is None else torch.addmm(bias, hidden, weight.t(), out=out)
+
+
+def project_new(hidden: Any, weight: Any, bias: Any, wide: bool) -> Any:
+    dtype = torch.float32 if wide else hidden.dtype
+    return project(hidden, weight, bias, torch.empty(hidden.shape[0], weight.shape[0], dtype=dtype, device=hidden.device))
+
+
 def run(hidden: Any, weight: Any, bias: Any, job: Job, upstream: Any, needs: tuple[bool, bool, bool]) -> tuple[Any, list[Any]]:
     """The loss of each token, and the derivatives of Σ upstream · loss to hidden [tokens, width], weight [vocabulary, width] and bias,
     where needed; without `upstream`, none. Over slices of a vocabulary, what comes back for hidden is one device's part of the sum."""
@@ -137,7 +153,9 @@ def run(hidden: Any, weight: Any, bias: Any, job: Job, upstream: Any, needs: tup
     to_bias: Any = None if bias is None else torch.zeros(vocabulary, dtype=wide, device=hidden.device)
     size = min(tokens, chunk if upstream is None else block)
     buffer = torch.empty(size, vocabulary, dtype=hidden.dtype, device=hidden.device)
-    projection = weight.t()
+    apart = None
+    if job.wide_logits and hidden.dtype.itemsize < 4:
+        apart = torch.empty(min(tokens, chunk), vocabulary, dtype=torch.float32, device=hidden.device)
     for first in range(0, tokens, max(size, 1)):
         last = min(first + size, tokens)
         inputs = hidden[first:last]
@@ -146,15 +164,10 @@ def run(hidden: Any, weight: Any, bias: Any, job: Job, upstream: Any, needs: tup
             inputs = torch.where(job.keep[first:last, None], inputs, 0.0)
         for start in range(first, last, chunk):
             part = slice(start, min(start + chunk, last))
-            logits = buffer[part.start - first : part.stop - first]
-            given = inputs[part.start - first : part.stop - first]
-            if bias is None:
-                torch.mm(given, projection, out=logits)
-            else:
-                torch.addmm(bias, given, projection, out=logits)
-            values[part], derivative = job.step(logits, part, None if upstream is None else upstream[part])
-            if derivative is not None and derivative is not logits:
-                logits.copy_(derivative)
+            within = slice(part.start - first, part.stop - first)
+            logits = buffer[within] if apart is None else apart[: part.stop - part.start]
+            project(inputs[within], weight, bias, logits)
+            values[part] = job.step(logits, part, None if upstream is None else upstream[part], buffer[within])
         if upstream is None:
             continue
         derivatives = buffer[: last - first]
@@ -280,14 +293,15 @@ def loss(hidden: Any, weight: Any, bias: Any, row_weights: Any, job: Job) -> Any
 def array_step(losses: Callable[[Any, slice], Any]) -> Step:
     """A step from losses of logits that PyTorch differentiates."""
 
-    def step(logits: Any, part: slice, upstream: Any) -> tuple[Any, Any]:
+    def step(logits: Any, part: slice, upstream: Any, out: Any) -> Any:
         if upstream is None:
-            return losses(logits, part), None
+            return losses(logits, part)
         with torch.enable_grad():
             leaf = logits.detach().requires_grad_()
             values = losses(leaf, part)
             (derivative,) = torch.autograd.grad(values, leaf, upstream.to(values.dtype))
-        return values.detach(), derivative
+        out.copy_(derivative)
+        return values.detach()
 
     return step
 

@@ -58,6 +58,10 @@ class Softcap:
             cap_kernel[(n, triton.cdiv(columns, _BLOCK))](x, out, columns, *x.stride(), out.stride(0), self.scale, self.cap, BLOCK=_BLOCK)
         return out
 
+    def apart(self, x: Any, out: Any, upstream: Any) -> Any:
+        """In the memory of x, unless the derivatives are to come there and need these numbers once more."""
+        return self.of(x, torch.empty_like(x) if upstream is not None and x.data_ptr() == out.data_ptr() else x)
+
     def chain(self, gradient: Any, capped: Any) -> None:
         n, columns = gradient.shape
         with torch.cuda.device_of(gradient):
@@ -93,14 +97,14 @@ def dense_step(
 ) -> Step:
     """Against the teacher's logits of a part of the tokens; `made` says whether those may be overwritten."""
 
-    def step(logits: Any, part: slice, upstream: Any) -> tuple[Any, Any]:
+    def step(logits: Any, part: slice, upstream: Any, out: Any) -> Any:
         other, student = teacher(part), logits
         if softcap is not None:
             other = softcap.of(other, other if made else torch.empty(other.shape, dtype=other.dtype, device=other.device))
-            student = softcap.of(logits, logits if upstream is None else torch.empty_like(logits))
-        values = differentiate(student, other, logits, kind, w, teacher_first, part_of(scales, part), upstream)
+            student = softcap.apart(logits, out, upstream)
+        values = differentiate(student, other, out, kind, w, teacher_first, part_of(scales, part), upstream)
         if upstream is not None and softcap is not None:
-            softcap.chain(logits, student)
-        return values, logits
+            softcap.chain(out, student)
+        return values
 
     return step

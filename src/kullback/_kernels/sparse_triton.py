@@ -163,10 +163,8 @@ def sparse_step(kind: str, w: float, teacher_first: bool, scale: float, at: Any,
     """A step of `linear_torch` against a teacher [tokens, k (+ 1)]; `factors`, one a token, multiply losses where given."""
     bucket = teacher.shape[1] > at.shape[1]
 
-    def step(logits: Any, part: slice, upstream: Any) -> tuple[Any, Any]:
-        student = logits
-        if softcap is not None:
-            student = softcap.of(logits, logits if upstream is None else torch.empty_like(logits))
+    def step(logits: Any, part: slice, upstream: Any, out: Any) -> Any:
+        student = logits if softcap is None else softcap.apart(logits, out, upstream)
         places = at[part]
         coarse, pivots = forward(student, places, scale, bucket)
         factor = None if factors is None else factors[part]
@@ -175,9 +173,9 @@ def sparse_step(kind: str, w: float, teacher_first: bool, scale: float, at: Any,
         weighted = upstream if factor is None or upstream is None else upstream * factor
         values = linear_triton.differentiate(coarse, teacher[part], slopes, kind, w, teacher_first, one, weighted)
         if upstream is not None:
-            backward(student, places, coarse, pivots, slopes, scale, logits)
+            backward(student, places, coarse, pivots, slopes, scale, out)
             if softcap is not None:
-                softcap.chain(logits, student)
-        return values if factor is None else factor * (values + torch.log(factor)), logits
+                softcap.chain(out, student)
+        return values if factor is None else factor * (values + torch.log(factor))
 
     return step

@@ -83,6 +83,7 @@ def linear_kl(
     logit_scale: float = 1.0,
     weights: Any = None,
     reduction: str = "mean",
+    logit_dtype: str = "hidden",
     accumulate: str = "float32",
     impl: str = "auto",
 ) -> Array:
@@ -103,6 +104,9 @@ def linear_kl(
     bias, teacher_bias : arrays [categories], optional
     direction, mix, temperature, scale_t2, softcap, logit_scale, weights, reduction
         As in `kl_loss`; `logit_scale` must be above 0, and `temperature` is a constant.
+    logit_dtype : {"hidden", "float32"}
+        Of the logits that PyTorch makes from 16-bit arguments: rounded to 16 bits, as its own projection has them, or float32, which takes
+        longer and makes gradients several times as accurate. JAX always has float32.
     accumulate : {"float32", "weight"}
         Where the gradient of a weight of 16 bits is added up over chunks. "float32" takes up to twice the weight's own size for the time of
         the call. "weight" adds in the weight's dtype, and rounds once a chunk.
@@ -126,8 +130,7 @@ def linear_kl(
     graph makes them anew, and a second derivative holds all logits. Under `torch.compile` the call breaks the graph and runs as it is.
     In JAX backward makes the logits a second time.
 
-    Logits of 16-bit arguments are rounded to 16 bits in PyTorch, as its own projection rounds them, and to float32 in JAX; all that
-    follows is float32.
+    Whatever the logits are, all that follows is float32 (float64 from float64).
 
     Examples
     --------
@@ -146,14 +149,16 @@ def linear_kl(
     }  # fmt: skip
     kind = _direction(direction, mix)
     check_options(reduction, False, None)
-    _check_options(temperature, scale_t2, softcap, logit_scale, accumulate, impl)
+    _check_options(temperature, scale_t2, softcap, logit_scale, logit_dtype, accumulate, impl)
     if teacher is not None:
         if not isinstance(teacher, TopK):
             raise TypeError(f"teacher is a {type(teacher).__name__}: it must be a TopK; logits are teacher_logits")
         check_top_k(teacher, direction, temperature)
         arrays |= {"indices": teacher.indices, "log_probs": teacher.log_probs}
     ops = common_ops([*arrays.items(), ("weights", weights), ("temperature", temperature)])
-    options = _Options(*kind, temperature, softcap, float(logit_scale), weights, reduction, accumulate, impl, teacher)
+    options = _Options(
+        *kind, temperature, softcap, float(logit_scale), weights, reduction, logit_dtype == "float32", accumulate, impl, teacher
+    )
     if ops.name == "PyTorch":
         from .._kernels import linear_torch
 
@@ -172,6 +177,7 @@ class _Options(NamedTuple):
     logit_scale: float
     weights: Any
     reduction: str
+    wide_logits: bool
     accumulate: str
     impl: str
     top: TopK | None
@@ -265,12 +271,16 @@ def _in_torch(ops: Any, tokens: _Tokens, options: _Options, weights: Array | Non
     if shared:
         (teacher,) = linear_torch.autocast_inputs(tokens.rows.teacher)
         tokens = tokens._replace(rows=tokens.rows._replace(teacher=teacher))
+    wide = options.wide_logits and hidden.dtype.itemsize < 4
     reason = "impl='array' asks for array operations" if options.impl == "array" else _why_not_triton(ops, tokens)
     if reason is not None and options.impl == "triton":
         raise RuntimeError(f"impl='triton' cannot run: {reason}; impl='auto' falls back")
     if reason is None:
-        step, arrays = _triton_step(tokens, options)
+        step, arrays = _triton_step(tokens, wide)
     else:
+        if wide and shared:
+            rows = tokens.rows._replace(teacher=ops.astype(tokens.rows.teacher, ops.float32))
+            tokens = tokens._replace(rows=rows, shared=tuple(ops.astype(x, ops.float32) for x in shared))
         step = linear_torch.array_step(lambda logits, part: tokens.losses(logits, tokens.part(part), tokens.shared))
         arrays = _ARRAYS_OF_FORMULAS * 4 // hidden.dtype.itemsize
     plan = linear_torch.plan(
@@ -282,7 +292,7 @@ def _in_torch(ops: Any, tokens: _Tokens, options: _Options, weights: Array | Non
         return tokens.losses(project(ops, hidden, weight, bias), tokens.rows, tokens.shared)
 
     keep = None if tokens.rows.keep is None else tokens.rows.keep != 0.0
-    job = linear_torch.Job(step, plan, keep, formula)
+    job = linear_torch.Job(step, plan, wide, keep, formula)
     if options.reduction == "none":
         return reduce_values(ops, linear_torch.loss(hidden, weight, bias, None, job).reshape(batch), weights, "none")
     shares = row_weights(ops, hidden[:, 0].reshape(batch), weights, options.reduction)
@@ -298,9 +308,9 @@ def _why_not_triton(ops: Any, tokens: _Tokens) -> str | None:
     return None
 
 
-def _triton_step(tokens: _Tokens, options: _Options) -> tuple[Any, int]:
-    """The step, and how many arrays of a chunk's size there are at a time."""
-    from .._kernels import linear_triton
+def _triton_step(tokens: _Tokens, wide: bool) -> tuple[Any, int]:
+    """The step, and how many arrays of a chunk's size and of the dtype of the arguments there are at a time."""
+    from .._kernels import linear_torch, linear_triton
 
     rows, losses, made = tokens.rows, tokens.losses, bool(tokens.shared)
     # A factor of the logits is as good as one of the temperature, unless the softcap comes in between.
@@ -314,16 +324,25 @@ def _triton_step(tokens: _Tokens, options: _Options) -> tuple[Any, int]:
         teacher = ops.astype(coarse_teacher(ops, rows.teacher, losses.tail, tokens.weight.shape[0]), ops.float32)
         masses = ops.astype(ops.total(ops.exp(rows.teacher), -1), ops.float32) if losses.tail == "ignore" else None
         at = rows.indices.contiguous()
-        return sparse_triton.sparse_step(*losses[1:4], scale, at, teacher.contiguous(), softcap, masses), 1 if softcap is None else 2
-    step = linear_triton.dense_step(
-        *losses[1:4], linear_triton.scales(scale, tokens.hidden),
-        (lambda part: project(losses.ops, rows.teacher[part], *tokens.shared)) if made else (lambda part: rows.teacher[part]),
-        made, softcap,
-    )  # fmt: skip
-    return step, 1 + made + (0 if softcap is None else 2 - made)
+        step = sparse_triton.sparse_step(*losses[1:4], scale, at, teacher.contiguous(), softcap, masses)
+        return step, 3 if wide else 1 if softcap is None else 2
+
+    def teacher_of(part: slice) -> Array:
+        if not made:
+            return rows.teacher[part]
+        weight, bias = (*tokens.shared, None)[:2]
+        return linear_torch.project_new(rows.teacher[part], weight, bias, wide)
+
+    step = linear_triton.dense_step(*losses[1:4], linear_triton.scales(scale, tokens.hidden), teacher_of, made, softcap)
+    # Derivatives, which take the place of the logits unless those are wider; the teacher's logits; what a softcap makes of both.
+    return step, (3 if wide else 1) + (1 + wide) * made + (0 if softcap is None else (1 - made) + (not wide))
 
 
-def _check_options(temperature: Any, scale_t2: bool, softcap: Any, logit_scale: Any, accumulate: str, impl: str) -> None:
+def _check_options(
+    temperature: Any, scale_t2: bool, softcap: Any, logit_scale: Any, logit_dtype: str, accumulate: str, impl: str
+) -> None:  # fmt: skip
+    if logit_dtype not in ("hidden", "float32"):
+        raise ValueError(f"logit_dtype is {logit_dtype!r}: it must be 'hidden', the dtype of the hidden states, or 'float32'")
     if impl not in ("auto", "array", "triton"):
         raise ValueError(f"impl is {impl!r}: it must be 'auto', 'array' or 'triton'")
     if accumulate not in ("float32", "weight"):
