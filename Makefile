@@ -5,7 +5,7 @@ BIN := .venv/bin
 
 # Everything on a fresh machine: environment, linters, the built package, all tests.
 test: check browser
-	$(BIN)/python -m pytest -n 2 --dist worksteal --durations 15
+	OMP_WAIT_POLICY=passive OPENBLAS_NUM_THREADS=1 $(BIN)/python -m pytest -n 2 --dist worksteal --durations 15
 
 check: .venv/ready
 	$(BIN)/python -m pip install --quiet --disable-pip-version-check --no-deps --no-build-isolation --force-reinstall .

@@ -2,12 +2,18 @@
 
 from __future__ import annotations
 
+import os
 from collections import Counter
 
 import numpy as np
 import pytest
+import torch
 
 from frameworks import ALL
+
+if "PYTEST_XDIST_WORKER" in os.environ:
+    # There is a worker a core already: threads of theirs would wait for one another.
+    torch.set_num_threads(1)
 
 # They need a GPU, or Triton's interpreter: test_kl_loss.py runs them in that.
 collect_ignore = ["gpu"]
