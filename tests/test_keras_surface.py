@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import ast
-import fcntl
 import json
 import os
 import subprocess
@@ -13,17 +11,7 @@ from pathlib import Path
 import pytest
 
 BACKENDS = ("tensorflow", "jax", "torch")
-FOLDER = Path(__file__).parent
-SCRIPT = FOLDER / "keras_script.py"
-CHECKS = [
-    (backend, node.name)
-    for backend in BACKENDS
-    for name in ("function", "objects", "training", "patching")
-    for node in ast.parse((FOLDER / f"keras_{name}.py").read_text()).body
-    if isinstance(node, ast.FunctionDef)
-    and node.name.startswith("check_")
-    and (backend == "tensorflow" or not node.name.startswith("check_tensorflow_"))
-]
+SCRIPT = Path(__file__).parent / "keras_script.py"
 
 
 def _python(backend: str, *arguments: str) -> subprocess.CompletedProcess[str]:
@@ -31,25 +19,16 @@ def _python(backend: str, *arguments: str) -> subprocess.CompletedProcess[str]:
     return subprocess.run([sys.executable, *arguments], capture_output=True, text=True, timeout=900, env=environment)
 
 
-def _results(backend: str, folder: Path) -> dict[str, str | None]:
-    """Of the one run of the script on this backend, whichever of pytest's processes asks first."""
-    path = folder / f"keras-{backend}.json"
-    with open(path.with_suffix(".lock"), "w") as lock:
-        fcntl.flock(lock, fcntl.LOCK_EX)
-        if not path.exists():
-            done = _python(backend, str(SCRIPT), str(path))
-            assert path.exists(), done.stderr[-5000:]
+@pytest.mark.parametrize("backend", BACKENDS)
+def test_keras(backend, tmp_path):
+    path = tmp_path / "results.json"
+    done = _python(backend, str(SCRIPT), str(path))
+    assert path.exists(), done.stderr[-5000:]
     found = json.loads(path.read_text())
     assert found["backend"] == backend
-    return found["results"]
-
-
-@pytest.mark.parametrize(("backend", "check"), CHECKS, ids=lambda value: value.removeprefix("check_"))
-def test_keras(backend, check, tmp_path_factory):
-    # Under pytest-xdist each process has a folder of its own in one that they share.
-    folder = tmp_path_factory.getbasetemp()
-    results = _results(backend, folder.parent if "PYTEST_XDIST_WORKER" in os.environ else folder)
-    assert results[check] is None, results[check]
+    assert len(found["results"]) > 20
+    failed = {check: error for check, error in found["results"].items() if error is not None}
+    assert not failed, "\n".join(f"{check}: {error}" for check, error in failed.items())
 
 
 def test_a_saved_model_needs_the_import_which_loads_no_other_framework(tmp_path):
