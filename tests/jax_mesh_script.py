@@ -14,6 +14,8 @@ from jax.sharding import PartitionSpec as P
 
 import kullback as kb
 import kullback.jax as kj
+from kullback._ops import jax as jax_ops
+from kullback.losses import kl_loss
 
 assert jax.device_count() == 8
 ROWS, CATEGORIES = 16, 4096
@@ -32,6 +34,17 @@ FUNCTIONS = {
     "kl_divergence_with_log_targets": (kj.kl_divergence_with_log_targets, log_q, log_p),
     "generalized_kl_divergence": (kj.generalized_kl_divergence, log_q, p),
 }
+LOSSES = {
+    "kl_loss": (lambda s, t: kl_loss(student=s, teacher=t, reduction="none"), a, b),
+    "kl_loss js": (lambda s, t: kl_loss(student=s, teacher=t, reduction="none", direction="js", temperature=2.0), a, b),
+}
+# As on accelerators, which compile other formulas.
+ACCELERATED = {
+    **{f"{name} accelerated": case for name, case in LOSSES.items()},
+    "kl_loss bfloat16": (LOSSES["kl_loss"][0], *(np.asarray(jnp.asarray(z, jnp.bfloat16)) for z in (a, b))),
+}
+PLAIN = tuple(FUNCTIONS)
+FUNCTIONS |= LOSSES | ACCELERATED
 MESHES = {"8": ((8,), ("k",), P(None, "k")), "2x4": ((2, 4), ("n", "k"), P("n", "k"))}
 COLLECTIVE = re.compile(r"= (.*?) (all-gather|all-to-all|all-reduce|reduce-scatter|collective-permute|collective-broadcast)(?:-start)?\(")
 
@@ -43,7 +56,7 @@ def collectives(compiled):
         yield operation, max(sizes)
 
 
-def measure(mesh_name, axis_type, functions=tuple(FUNCTIONS)):
+def measure(mesh_name, axis_type, functions=PLAIN):
     shape, names, spec = MESHES[mesh_name]
     mesh = jax.make_mesh(shape, names, axis_types=(axis_type,) * len(names))
     with jax.set_mesh(mesh) if axis_type == AxisType.Explicit else contextlib.nullcontext():
@@ -59,7 +72,7 @@ def measure(mesh_name, axis_type, functions=tuple(FUNCTIONS)):
                 eager = [f(*sharded)] if what == "value" and (mesh_name, axis_type) == ("2x4", AxisType.Auto) else []
                 # To the largest of the array: a gradient has elements near 0. Per row for the values of one number a row.
                 worst = max(
-                    float((np.abs(np.asarray(x) - y) / (np.abs(y) if y.ndim == 1 else np.abs(y).max())).max())
+                    float((np.abs(np.asarray(x, np.float32) - y) / (np.abs(y) if y.ndim == 1 else np.abs(y).max())).max())
                     for x, y in zip(found + eager, expected * 2)
                 )
                 assert len(found[0].sharding.device_set) == 8
@@ -67,16 +80,32 @@ def measure(mesh_name, axis_type, functions=tuple(FUNCTIONS)):
                 print(name, what, mesh_name, axis_type.name, worst, ";".join(f"{op}:{size}" for op, size in seen), sep="|")
 
 
+def as_floats(tree):
+    return jax.tree.map(lambda x: np.asarray(x, np.float32), tree)
+
+
 plain = {}
-for name, (function, x, y) in FUNCTIONS.items():
-    plain[name, "value"] = jax.tree.map(np.asarray, function(jnp.asarray(x), jnp.asarray(y)))
-    plain[name, "gradient"] = jax.tree.map(
-        np.asarray, jax.grad(lambda x, y, f=function: f(x, y).sum(), (0, 1))(jnp.asarray(x), jnp.asarray(y))
-    )
+
+
+def measure_plain(name):
+    function, *arrays = FUNCTIONS[name]
+    wrapped = (lambda f: f) if name in PLAIN else jax.jit
+    arrays = [jnp.asarray(z) for z in arrays]
+    plain[name, "value"] = as_floats(wrapped(function)(*arrays))
+    plain[name, "gradient"] = as_floats(wrapped(jax.grad(lambda x, y, f=function: f(x, y).sum(), (0, 1)))(*arrays))
+
+
+for name in (*PLAIN, *LOSSES):
+    measure_plain(name)
 # With one axis instead of two XLA has less to choose from: a sum, and the exact formula.
 measure("8", AxisType.Auto, ("kl of logits", "kl_divergence"))
 measure("2x4", AxisType.Auto)
-measure("2x4", AxisType.Explicit)
+measure("2x4", AxisType.Explicit, (*PLAIN, *LOSSES))
+looked_for, jax_ops.on_accelerator = jax_ops.on_accelerator, lambda x: True
+for name in ACCELERATED:
+    measure_plain(name)
+measure("2x4", AxisType.Explicit, tuple(ACCELERATED))
+jax_ops.on_accelerator = looked_for
 
 # By hand: each device its own categories, and a psum.
 mesh = jax.make_mesh((8,), ("k",), axis_types=(AxisType.Auto,))

@@ -49,7 +49,7 @@ class Kind(NamedTuple):
     at_zero: Callable[[float], tuple[float, float, float]]
 
 
-def _difference(ops: Any, p: Array, q: Array, log_ratio: Array) -> Array:
+def difference(ops: Any, p: Array, q: Array, log_ratio: Array) -> Array:
     """q - p without cancellation: the smaller one, times expm1 of minus the distance."""
     less = log_ratio < 0.0
     return ops.where(
@@ -68,41 +68,42 @@ def _kl(ops: Any, pr: Pair, axes: Any, _: float) -> Array:
 
 def _kl_gradients(ops: Any, pr: Pair, axes: Any, _: float) -> tuple[Array, Array]:
     # Where KL is infinite there is no derivative to p; that to log q remains.
-    return -(pr.p * ops.where(pr.kl < math.inf, pr.centred, math.nan)), _difference(ops, pr.p, pr.q, pr.log_ratio)
+    return -(pr.p * ops.where(pr.kl < math.inf, pr.centred, math.nan)), difference(ops, pr.p, pr.q, pr.log_ratio)
 
 
 # Jeffreys: KL(P‖Q) + KL(Q‖P) = sum (q - p) log(q/p), every term >= 0.
 
 
 def _jeffreys(ops: Any, pr: Pair, axes: Any, _: float) -> Array:
-    value = ops.sum(_difference(ops, pr.p, pr.q, pr.log_ratio) * pr.log_ratio, axes)
+    value = ops.sum(difference(ops, pr.p, pr.q, pr.log_ratio) * pr.log_ratio, axes)
     return ops.where(any_of(ops, pr.only_p | pr.only_q, pr.p, axes) & (value >= 0.0), math.inf, value)
 
 
 def _jeffreys_gradients(ops: Any, pr: Pair, axes: Any, _: float) -> tuple[Array, Array]:
-    difference = _difference(ops, pr.p, pr.q, pr.log_ratio)
-    return -(pr.p * pr.centred) - difference, pr.q * centre(ops, pr.q, pr.log_ratio, axes) + difference
+    q_minus_p = difference(ops, pr.p, pr.q, pr.log_ratio)
+    return -(pr.p * pr.centred) - q_minus_p, pr.q * centre(ops, pr.q, pr.log_ratio, axes) + q_minus_p
 
 
 # Jensen-Shannon, M = (1-w) P + w Q: (1-w) KL(P‖M) + w KL(Q‖M).
 # log(m/p) = log1p(w expm1(l)) for l <= 0, and l + log(m/q) otherwise; log(m/q) = log1p((1-w) expm1(-l)).
 
 
-def _mixture(ops: Any, pr: Pair, w: float) -> tuple[Array, Array, Array]:
-    l, less = pr.log_ratio, pr.log_ratio < 0.0
+def mixture(ops: Any, p: Array, q: Array, l: Array, w: float) -> tuple[Array, Array, Array]:
+    """m, log(m/p), log(m/q), given log(q/p)."""
+    less = l < 0.0
     from_p = ops.log1p(w * expm1(ops, ops.where(less, l, 0.0)))
     from_q = ops.log1p((1.0 - w) * expm1(ops, -ops.where(less, 0.0, l)))
-    m = (1.0 - w) * pr.p + w * pr.q
+    m = (1.0 - w) * p + w * q
     return m, ops.where(less, from_p, l + from_q), ops.where(less, from_p - l, from_q)
 
 
 def _js(ops: Any, pr: Pair, axes: Any, w: float) -> Array:
-    m, m_over_p, m_over_q = _mixture(ops, pr, w)
+    m, m_over_p, m_over_q = mixture(ops, pr.p, pr.q, pr.log_ratio, w)
     return ops.sum((1.0 - w) * bregman(ops, pr.p, m, m_over_p) + w * bregman(ops, pr.q, m, m_over_q), axes)
 
 
 def _js_gradients(ops: Any, pr: Pair, axes: Any, w: float) -> tuple[Array, Array]:
-    m, m_over_p, m_over_q = _mixture(ops, pr, w)
+    m, m_over_p, m_over_q = mixture(ops, pr.p, pr.q, pr.log_ratio, w)
     kl_p = ops.sum(bregman(ops, pr.p, m, m_over_p), axes)
     kl_q = ops.sum(bregman(ops, pr.q, m, m_over_q), axes)
     return -(1.0 - w) * pr.p * (m_over_p + kl_p), -w * pr.q * (m_over_q + kl_q)
@@ -112,14 +113,22 @@ def _js_gradients(ops: Any, pr: Pair, axes: Any, w: float) -> tuple[Array, Array
 
 
 def _skew(ops: Any, pr: Pair, axes: Any, w: float) -> Array:
-    m, m_over_p, _ = _mixture(ops, pr, w)
+    m, m_over_p, _ = mixture(ops, pr.p, pr.q, pr.log_ratio, w)
     return ops.sum(bregman(ops, pr.p, m, m_over_p), axes)
 
 
+def skew_slopes(ops: Any, m_over_p: Array, w: float) -> tuple[Array, Array]:
+    """r - 1 and log r - (1-w)(r - 1), given log(m/p)."""
+    # r is at most 1/(1-w), which may be large.
+    far = m_over_p < -1.0
+    excess = ops.where(far, ops.exp(ops.where(far, -m_over_p, 0.0)) - 1.0, expm1(ops, ops.where(far, 0.0, -m_over_p)))
+    return excess, -m_over_p - (1.0 - w) * excess
+
+
 def _skew_gradients(ops: Any, pr: Pair, axes: Any, w: float) -> tuple[Array, Array]:
-    _, m_over_p, _ = _mixture(ops, pr, w)
-    ratio = expm1(ops, -m_over_p)
-    return pr.p * centre(ops, pr.p, -m_over_p - (1.0 - w) * ratio, axes), -w * pr.q * centre(ops, pr.q, ratio, axes)
+    _, m_over_p, _ = mixture(ops, pr.p, pr.q, pr.log_ratio, w)
+    excess, slope = skew_slopes(ops, m_over_p, w)
+    return pr.p * centre(ops, pr.p, slope, axes), -w * pr.q * centre(ops, pr.q, excess, axes)
 
 
 # Rényi of order a: log(sum p^a q^(1-a)) / (a - 1). With g = 1 - a, l = log(q/p) and sum (q - p) = 0,
@@ -192,8 +201,8 @@ def _renyi_gradients(ops: Any, pr: Pair, axes: Any, order: float) -> tuple[Array
     # t = p^a q^g / sum: d/d log p = a/(a-1) (t - p),  d/d log q = q - t, with log(t/p) = g l - log sum and log(t/q) = -a l - log sum.
     log_sum = _log_affinity(ops, pr, axes, order)
     t = ops.exp(_log_power(ops, pr, order) - log_sum)
-    t_minus_p = _difference(ops, pr.p, t, ops.where(pr.only_p, -ABSENT, (1.0 - order) * pr.log_ratio - log_sum))
-    t_minus_q = _difference(ops, pr.q, t, ops.where(pr.only_q, -ABSENT, -order * pr.log_ratio - log_sum))
+    t_minus_p = difference(ops, pr.p, t, ops.where(pr.only_p, -ABSENT, (1.0 - order) * pr.log_ratio - log_sum))
+    t_minus_q = difference(ops, pr.q, t, ops.where(pr.only_q, -ABSENT, -order * pr.log_ratio - log_sum))
     return order / (order - 1.0) * t_minus_p, -t_minus_q
 
 
@@ -443,7 +452,7 @@ def elementwise_gradients(ops: Any, spec: Spec, x: Array, y: Array, *, needs: Ne
         at_edge, to_x, to_y = unit, 1.0 - log_ratio, -(safe_x / safe_y)
     else:
         # 1 - x/y = (y - x)/y
-        at_edge, to_x, to_y = unit + 1.0, -log_ratio, _difference(ops, safe_x, safe_y, log_ratio) / safe_y
+        at_edge, to_x, to_y = unit + 1.0, -log_ratio, difference(ops, safe_x, safe_y, log_ratio) / safe_y
     outside = unit + math.nan
     return (
         ops.where(edge, 0.0, ops.where(inside, to_x, outside)),

@@ -187,6 +187,14 @@ def per_row(ops: Any, name: str, v: Any, x: Array, axes: tuple[int, ...]) -> Arr
     return ops.rows_like(v, x, axes)
 
 
+def inverse_temperature(ops: Any, temperature: Any, x: Array, axes: tuple[int, ...]) -> Array:
+    """What multiplies the logits x, row by row; NaN where the temperature is not positive."""
+    if is_number(temperature) and not temperature > 0:
+        raise ValueError(f"temperature is {temperature!r}: it must be positive")
+    temperature = per_row(ops, "temperature", temperature, x, axes)
+    return 1.0 / ops.where(temperature > 0.0, temperature, math.nan)
+
+
 def _with_prior(ops: Any, x: Array, form: str, axes: tuple[int, ...], prior: float) -> Array:
     if form in LOG_FORMS:
         raise ValueError(f"prior needs form 'counts' or 'probs', not {form!r}")
@@ -253,10 +261,7 @@ def prepare(
     if temperature is not None and not (is_number(temperature) and temperature == 1):
         if any(f not in LOG_FORMS for f in forms):
             raise ValueError("temperature divides logits: it needs form 'logits' or 'log_probs'")
-        if is_number(temperature) and not temperature > 0:
-            raise ValueError(f"temperature is {temperature!r}: it must be positive")
-        temperature = per_row(ops, "temperature", temperature, arrays[0], axes)
-        scale = 1.0 / ops.where(temperature > 0.0, temperature, math.nan)
+        scale = inverse_temperature(ops, temperature, arrays[0], axes)
     if weights is not None:
         weights = per_row(ops, "weights", weights, arrays[0], axes)
         # Rows of weight 0 may hold anything; a harmless row in their place keeps it out of the derivatives.

@@ -9,6 +9,7 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 import numpy as np
+from jax.custom_derivatives import SymbolicZero
 
 from .direct import marked
 
@@ -96,6 +97,12 @@ def may_look(x: Any) -> bool:
     return can_look(x) and all(device.platform == "cpu" for device in x.devices())
 
 
+def on_accelerator(x: Any) -> bool:
+    if isinstance(x, jax.core.Tracer):
+        return bool(jax.default_backend() != "cpu")
+    return all(device.platform != "cpu" for device in x.devices())
+
+
 def host_view(x: Any) -> Any:
     return None
 
@@ -149,14 +156,19 @@ def _op(evaluate: Any, gradients: Any, spec: Any, *arrays: Any) -> Any:
     return evaluate(_this, spec, *arrays)
 
 
-@_op.defjvp  # type: ignore[untyped-decorator]
 def _op_jvp(evaluate: Any, gradients: Any, spec: Any, arrays: Any, tangents: Any) -> Any:
     value = _op(evaluate, gradients, spec, *arrays)
-    slopes = gradients(_this, spec, *arrays)
-    change = 0.0
-    for slope, tangent in zip(slopes, tangents):
-        change = change + sum(slope * tangent, spec.axes)
+    # XLA would compute what is multiplied by a tangent of zeros.
+    needs = tuple(not isinstance(tangent, SymbolicZero) for tangent in tangents)
+    slopes = gradients(_this, spec, *arrays, needs=needs)
+    change = jnp.zeros_like(value)
+    for slope, tangent, need in zip(slopes, tangents, needs):
+        if need:
+            change = change + sum(slope * tangent, spec.axes)
     return value, astype(change, value.dtype)
+
+
+_op.defjvp(_op_jvp, symbolic_zeros=True)
 
 
 def apply(evaluate: Any, gradients: Any, spec: Any, *arrays: Any) -> Any:

@@ -6,10 +6,11 @@ import math
 from typing import Any
 
 from .._divergences import divergence
-from .._forms import float_arrays, is_number, per_row
+from .._forms import float_arrays, inverse_temperature, is_number, per_row
 from .._ops import Array, common_ops
 from .._pairs import expm1
 from .._reduce import check_options, reduce_values
+from . import _parallel
 from .sparse import TopK, check_top_k, coarse_student, coarse_teacher, completed, known, sparse_losses
 
 DIRECTIONS = ("forward", "reverse", "js", "skew", "reverse_skew")
@@ -27,6 +28,8 @@ def kl_loss(
     logit_scale: float = 1.0,
     weights: Any = None,
     reduction: str = "mean",
+    valid: int | None = None,
+    group: Any = None,
     impl: str = "auto",
 ) -> Array:
     """Exact divergence between the distributions of two logits arrays [..., categories], averaged over distributions.
@@ -54,6 +57,13 @@ def kl_loss(
         One a distribution; 0/1 is a padding mask. What has weight 0 may hold anything, NaN included.
     reduction : {"mean", "sum", "batchmean", "none"}
         Over distributions, never over categories; "mean" is Σwx/Σw under weights.
+    valid : int, optional
+        Categories from this one on are absent, whatever their logits: a vocabulary that is padded for the hardware.
+    group : torch.distributed process group, optional
+        Its ranks hold the same rows and different categories of each, in slices of any size and order, the same of student and teacher.
+        Every rank gets the same loss, and the gradient of its slices. Ranks exchange eight numbers a row or fewer, in forward only; no
+        second derivatives. `valid` counts in this rank's slice. DTensors need no group: they may be sharded along categories
+        (``Shard(-1)``), batch or both, and the loss is a DTensor.
     impl : {"auto", "array", "triton"}
         "auto" runs PyTorch's CUDA tensors of 16 or 32 bits through Triton kernels that read the logits twice and write nothing of their
         size but the gradient, and everything else through array operations. "triton" raises where the kernels cannot run.
@@ -76,13 +86,34 @@ def kl_loss(
         raise ValueError(f"impl is {impl!r}: it must be 'auto', 'array' or 'triton'")
     if isinstance(teacher, TopK):
         check_top_k(teacher, direction, temperature)
+        if group is not None or valid is not None:
+            raise ValueError("group and valid are for teachers whose logits are all there, not for a TopK")
         value = _sparse(student, teacher, (kind, share, teacher_first), softcap, logit_scale, weights, reduction, impl)
         return value * temperature**2 if scale_t2 else value
+    if any(type(x).__name__ == "DTensor" for x in (student, teacher)):
+        if group is not None:
+            raise ValueError("group is for plain tensors: DTensors know theirs")
+        if valid is not None:
+            _check_valid(student, teacher, valid, least=1)
+        return _parallel.of_dtensors(
+            kl_loss, student=student, teacher=teacher, direction=direction, mix=mix, temperature=temperature, scale_t2=scale_t2,
+            softcap=softcap, logit_scale=logit_scale, weights=weights, reduction=reduction, valid=valid, impl=impl,
+        )  # fmt: skip
     ops = common_ops([("student", student), ("teacher", teacher)])
     if scale_t2 and not is_number(temperature) and len(getattr(temperature, "shape", ())) > 0:
         raise ValueError("scale_t2 needs one temperature: multiply reduction='none' by your temperatures squared")
     student, teacher = (_capped(ops, x, logit_scale, softcap) for x in float_arrays(ops, [("student", student), ("teacher", teacher)]))
+    if valid is not None:
+        _check_valid(student, teacher, valid, least=1 if group is None else 0)
+        student, teacher = student[..., :valid], teacher[..., :valid]
     first, second = (teacher, student) if teacher_first else (student, teacher)
+    if group is not None:
+        called = f"direction {direction!r}" + (f", temperature {temperature:g}" if is_number(temperature) else "")
+        value = _spread(ops, first, second, kind, share, temperature, weights, reduction, group, impl, called)
+        return value * temperature**2 if scale_t2 else value
+    if impl == "auto" and ops.name == "JAX" and _takes_few_passes(ops, first, second):
+        value = _few_passes(ops, first, second, kind, share, temperature, weights, reduction)
+        return value * temperature**2 if scale_t2 else value
     fused = None if impl == "array" else _fused(ops, first, second, kind, share, temperature, weights, reduction, required=impl == "triton")
     if fused is not None:
         value = fused
@@ -174,14 +205,78 @@ def _capped(ops: Any, x: Array, logit_scale: float, softcap: float | None) -> Ar
     return ops.where(absent, -math.inf, softcap * ops.where(negative, -tanh, tanh))
 
 
+def _check_valid(student: Array, teacher: Array, valid: int, *, least: int) -> None:
+    most = max(student.shape[-1], teacher.shape[-1])
+    if not (isinstance(valid, int) and not isinstance(valid, bool) and least <= valid <= most):
+        raise ValueError(f"valid is {valid!r}: it must be a number of categories, from {least} to the {most} there are")
+
+
+def _spread(
+    ops: Any,
+    x: Array,
+    y: Array,
+    kind: str,
+    share: float,
+    temperature: Any,
+    weights: Any,
+    reduction: str,
+    group: Any,
+    impl: str,
+    called: str,
+) -> Array:
+    """The loss where each rank of a group has some categories of every row."""
+    if ops.name != "PyTorch":
+        raise TypeError(
+            f"group is of torch.distributed, and these are {ops.name} arrays" + "; in JAX, shard the arrays" * (ops.name == "JAX")
+        )
+    if x.shape[:-1] != y.shape[:-1]:
+        raise ValueError(f"batches have different shapes: {tuple(x.shape[:-1])} and {tuple(y.shape[:-1])}: under group= they must be equal")
+    if getattr(temperature, "requires_grad", False):
+        raise ValueError("the temperature learns, which group= has no derivative for: pass temperature.detach()")
+    if 0 in (x.shape[-1], y.shape[-1]):
+        # A rank without categories must take part in the same exchanges as the others.
+        x, y = _same_categories(ops, x, y)
+    reason = None if impl == "array" else _why_not_fused(ops, x, y, temperature)
+    if impl == "triton" and reason is not None:
+        raise RuntimeError(f"impl='triton' cannot run: {reason}; impl='auto' falls back")
+    fused = impl != "array" and reason is None
+    if not fused:
+        x, y = _same_categories(ops, x, y)
+    last = (len(x.shape) - 1,)
+    scale = None if is_number(temperature) and temperature == 1 else inverse_temperature(ops, temperature, x, last)
+    values = _parallel.row_values(ops, x, y, kind, share, scale, group, fused=fused, called=called)
+    return reduce_values(ops, values, None if weights is None else ops.squeeze(per_row(ops, "weights", weights, x, last), last), reduction)
+
+
 def _same_categories(ops: Any, x: Array, y: Array) -> tuple[Array, Array]:
-    """The shorter one padded with absent categories."""
+    """The shorter one padded with absent categories; one of them where there are none."""
     sizes = [x.shape[-1], y.shape[-1]]
-    if sizes[0] == sizes[1]:
+    if sizes[0] == sizes[1] != 0:
         return x, y
-    longer = max(sizes)
+    longer = max(*sizes, 1)
     x, y = (ops.pad_last(z, longer - size, -math.inf) if size < longer else z for z, size in zip((x, y), sizes))
     return x, y
+
+
+def _takes_few_passes(ops: Any, x: Array, y: Array) -> bool:
+    return x.shape[:-1] == y.shape[:-1] and ops.on_accelerator(x) and ops.float64 not in (x.dtype, y.dtype)
+
+
+def _few_passes(
+    ops: Any, x: Array, y: Array, kind: str, share: float, temperature: Any, weights: Any, reduction: str
+) -> Array:  # fmt: skip
+    """The loss by formulas laid out for XLA's fusion on accelerators."""
+    from .._kernels import rows_jax
+
+    x, y = _same_categories(ops, x, y)
+    last = (len(x.shape) - 1,)
+    scale = None if is_number(temperature) and temperature == 1 else inverse_temperature(ops, temperature, x, last)
+    if weights is not None:
+        weights = per_row(ops, "weights", weights, x, last)
+        # Rows of weight 0 may hold anything; a harmless row in their place keeps it out of the derivatives.
+        x, y = (ops.where(weights == 0.0, 0.0, z) for z in (x, y))
+        weights = ops.squeeze(weights, last)
+    return reduce_values(ops, rows_jax.values(x, y, kind, share, scale), weights, reduction)
 
 
 def _fused(

@@ -1,0 +1,141 @@
+"""Rows of logits of which each rank of a process group holds some columns: collectives, the autograd function, DTensor in and out.
+
+What is exchanged is a few numbers a row, in forward only. The formulas come from the caller, or from `parallel_triton`; nothing here knows
+what a divergence is.
+"""
+
+from __future__ import annotations
+
+import zlib
+from collections.abc import Callable
+from typing import Any, NamedTuple
+
+import torch
+import torch.distributed as dist
+
+
+class Ranks:
+    """One process group, or several whose product the columns are spread over."""
+
+    def __init__(self, group: Any) -> None:
+        if not (dist.is_available() and dist.is_initialized()):
+            raise RuntimeError("group is given, and torch.distributed is not initialised: call torch.distributed.init_process_group first")
+        given = group if isinstance(group, tuple) else (group,)
+        self.groups = tuple(one.get_group() if hasattr(one, "get_group") and getattr(one, "ndim", 0) == 1 else one for one in given)
+        for one in self.groups:
+            if not isinstance(one, dist.ProcessGroup):
+                raise TypeError(
+                    f"group is {one!r}: it must be a process group that this rank belongs to, or a device mesh of one dimension"
+                )
+
+    def largest(self, x: Any) -> Any:
+        for group in self.groups:
+            dist.all_reduce(x, dist.ReduceOp.MAX, group)
+        return x
+
+    def total(self, x: Any) -> Any:
+        for group in self.groups:
+            dist.all_reduce(x, dist.ReduceOp.SUM, group)
+        return x
+
+    def must_agree(self, what: str) -> None:
+        """Raise on every rank if `what` differs between them: their collectives would not fit, and wait for each other for ever."""
+        mark = zlib.crc32(what.encode())
+        most, minus_least = self.largest(torch.tensor([mark, -mark])).tolist()
+        if most != -minus_least:
+            raise ValueError(f"ranks of the group were called differently; this one with {what}")
+
+
+class Local(NamedTuple):
+    """What a rank does alone. statistics(x, y, ranks) → the value of each row, and the tensors that
+    slopes(x, y, saved, upstream, needs) takes to give upstream · d value / d x and d y."""
+
+    statistics: Callable[..., tuple[Any, tuple[Any, ...]]]
+    slopes: Callable[..., tuple[Any, Any]]
+
+
+class Rows(torch.autograd.Function):  # type: ignore[misc]
+    """The divergence of each row, the same on every rank; derivatives to this rank's columns, the upstream being the same everywhere."""
+
+    @staticmethod
+    def forward(ctx: Any, x: Any, y: Any, local: Local, ranks: Ranks) -> Any:
+        value, saved = local.statistics(x, y, ranks)
+        ctx.save_for_backward(x, y, *saved)
+        ctx.local = local
+        return value
+
+    @staticmethod
+    def backward(ctx: Any, upstream: Any) -> Any:
+        if torch.is_grad_enabled():
+            raise RuntimeError("create_graph=True: rows that are spread over ranks have no second derivatives")
+        x, y, *saved = ctx.saved_tensors
+        return (*ctx.local.slopes(x, y, saved, upstream, ctx.needs_input_grad[:2]), None, None)
+
+
+class Layout(NamedTuple):
+    """How DTensors of logits lie: the mesh, the groups the categories are spread over (none: every rank has whole rows), the placements of
+    one value a row, the shape of those, and where this rank's columns begin."""
+
+    mesh: Any
+    groups: tuple[Any, ...]
+    placements: tuple[Any, ...]
+    batch: tuple[int, ...]
+    start: int
+
+
+def layout(student: Any, teacher: Any) -> Layout:
+    from torch.distributed.tensor import DTensor, Partial, Replicate
+    from torch.distributed.tensor._utils import compute_local_shape_and_global_offset
+
+    for name, x in (("student", student), ("teacher", teacher)):
+        if not isinstance(x, DTensor):
+            raise TypeError(
+                f"{name} is a {type(x).__name__} and the other a DTensor: distribute both alike, or pass both to_local() with group="
+            )
+    if student.device_mesh != teacher.device_mesh or student.placements != teacher.placements:
+        raise ValueError(
+            f"student lies as {student.placements} on {student.device_mesh}, "
+            f"teacher as {teacher.placements} on {teacher.device_mesh}: redistribute one of them"
+        )
+    if student.shape[:-1] != teacher.shape[:-1]:
+        raise ValueError(f"student has shape {tuple(student.shape)} and teacher {tuple(teacher.shape)}: batches must be equal for DTensors")
+    mesh, last = student.device_mesh, student.ndim - 1
+    groups, placements = [], []
+    for dimension, placement in enumerate(student.placements):
+        if placement.is_shard() and placement.dim % student.ndim == last:
+            groups.append(mesh.get_group(dimension))
+            placements.append(Replicate())
+        elif placement.is_shard() or placement.is_replicate():
+            placements.append(placement)
+        else:
+            what = (
+                "sums not yet taken: redistribute to Replicate() or Shard(-1)"
+                if isinstance(placement, Partial)
+                else "a placement unknown here"
+            )
+            raise ValueError(f"logits lie as {student.placements}: {placement} is {what}")
+    if groups and student.shape != teacher.shape:
+        raise ValueError(
+            f"student has {student.shape[-1]} categories and teacher {teacher.shape[-1]}, spread over ranks: the slices of a rank "
+            "would not be of the same categories; pad the shorter one with -inf first"
+        )
+    _, offset = compute_local_shape_and_global_offset(student.shape, mesh, student.placements)
+    return Layout(mesh, tuple(groups), tuple(placements), tuple(student.shape[:-1]), offset[-1])
+
+
+def distributed(values: Any, where: Layout) -> Any:
+    """One value a row, of the rows this rank has, as a DTensor."""
+    from torch.distributed.tensor import DTensor
+
+    strides = torch.empty(where.batch, device="meta").stride()
+    return DTensor.from_local(values, where.mesh, where.placements, run_check=False, shape=torch.Size(where.batch), stride=strides)
+
+
+def replicated(x: Any, where: Layout) -> Any:
+    """x, the same on every rank, as a DTensor; a DTensor with what it holds on every rank."""
+    from torch.distributed.tensor import DTensor, Replicate
+
+    everywhere = [Replicate()] * where.mesh.ndim
+    if isinstance(x, DTensor):
+        return x.redistribute(placements=everywhere)
+    return DTensor.from_local(torch.as_tensor(x, device=where.mesh.device_type), where.mesh, everywhere, run_check=False)
