@@ -110,7 +110,9 @@ def known(ops: Any, top: TopK, like: Array, batch: Any, size: Any, weights: Arra
             raise ValueError(
                 f"{name} have shape {tuple(x.shape)}: beside this student they must have {tuple(shape)}, k for each distribution"
             )
-    if shape[-1] == 0 or (isinstance(size, int) and shape[-1] > size):
+    if size is None or shape[-1] is None:
+        raise ValueError("a TopK needs to know k and the number of categories while a function is traced: give them in its input signature")
+    if not 0 < shape[-1] <= size:
         raise ValueError(f"a TopK of {shape[-1]} among {size} categories: k must lie between 1 and their number")
     tolerance = 5e-2 if ops.is_half(logs) else 1e-3
     logs = ops.astype(ops.stop_gradient(logs), ops.widest(logs))
