@@ -51,7 +51,7 @@ class TopK(NamedTuple):
         certain than it was: its minimum is at q = p/m, not at p. Not for "reverse", which is infinite.
 
         "uniform": the teacher's 1 − m is spread evenly over them. A true KL from a teacher that knows nothing of the rest; it asks the
-        student to be as ignorant. Every direction; array operations only, with arrays of the logits' size.
+        student to be as ignorant. Every direction; other than "forward" in array operations only, with arrays of the logits' size.
 
         "ignore": Σ p log(p/q) over the k as it stands. No divergence: it is 0 at q = p, and below 0 beyond, down to m·log m at q = p/m. Its
         gradient is that of "renormalize_teacher", times m. "forward" only.
@@ -95,6 +95,12 @@ def check_top_k(top: TopK, direction: str, temperature: Any) -> None:
             f"temperature is {temperature!r} and the teacher's log_probs were taken at {top.temperature!r}: they are not known at another "
             "one; take them at the loss's temperature, and say so in TopK(..., temperature=...)"
         )
+
+
+def why_no_kernel(tail: str, kind: tuple[str, float, bool]) -> str | None:
+    if tail == "uniform" and not (kind[0] == "kl" and kind[2]):
+        return "tail='uniform' has a kernel for direction='forward' only"
+    return None
 
 
 def known(ops: Any, top: TopK, like: Array, batch: Any, size: Any, weights: Array | None) -> tuple[Array, Array]:
@@ -179,6 +185,24 @@ def coarse_student(ops: Any, logits: Array, at: Array, tail: str) -> Array:
     top = ops.where(top == -math.inf, 0.0, top)
     total = ops.astype(ops.sum(ops.exp(others - top), last), wide)
     return ops.join_last(chosen, ops.astype(top, wide) + _log(ops, total))
+
+
+def rest_of(ops: Any, logs: Array) -> Array:
+    """The teacher's probability of all others together, one a row."""
+    last = (len(logs.shape) - 1,)
+    rest = ops.squeeze(1.0 - ops.sum(ops.exp(logs), last), last)
+    return ops.where(rest <= 0.0, 0.0, rest)
+
+
+def unevenness(ops: Any, logits: Array, at: Array) -> Array:
+    """KL of the uniform distribution over the others from the student's own: what "uniform" has beyond the bucket, a unit of its mass."""
+    last = (len(logits.shape) - 1,)
+    others = ops.put_last(logits, at, -math.inf)
+    flat = ops.put_last(logits * 0.0, at, -math.inf)
+    return divergence(
+        "kl", 0.0, flat, others, form="logits", axis=last, keepdims=False, weights=None, reduction="none", base=None, temperature=None,
+        prior=None, check=False,
+    )  # fmt: skip
 
 
 def uniform_teacher(ops: Any, logits: Array, at: Array, logs: Array) -> Array:
