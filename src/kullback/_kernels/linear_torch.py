@@ -151,6 +151,8 @@ def run(hidden: Any, weight: Any, bias: Any, job: Job, upstream: Any, needs: tup
     tokens, vocabulary = hidden.shape[0], weight.shape[0]
     chunk, block, float32 = job.plan if upstream is not None else (job.values_chunk, job.values_chunk, False)
     wide = torch.float64 if hidden.dtype == torch.float64 else torch.float32
+    if upstream is not None:
+        upstream = upstream.to(wide).contiguous()  # that of a sum is one number, seen from everywhere
     values = torch.empty(tokens, dtype=wide, device=hidden.device)
     to_hidden = torch.empty_like(hidden, memory_format=torch.contiguous_format) if upstream is not None and needs[0] else None
     to_weight = _Sum(weight, float32)
