@@ -266,7 +266,8 @@ def test_the_plan_of_a_large_model():
     assert linear_torch.plan(8192, *sizes, **options) == (8192, 8192, False)  # in the place of the accumulator
     assert linear_torch.plan(32768, *sizes, **options) == (1024, 1024, True)
     assert linear_torch.plan(8192, *sizes, **{**options, "float32": False}) == (1024, 1024, False)
-    assert linear_torch.plan(8192, *sizes, **{**options, "budget": 512 << 20, "arrays": 2}) == (1024, 8192, False)
+    assert linear_torch.plan(8192, *sizes, **{**options, "budget": 512 << 20, "arrays": 2}) == (2048, 8192, False)
+    assert linear_torch.plan(32768, *sizes, **{**options, "budget": 512 << 20, "arrays": 2}) == (1024, 1024, True)
 
 
 def test_errors():

@@ -158,6 +158,10 @@ def test_no_reduction_padding_and_masks():
     torch.testing.assert_close(found[0].double(), truth, rtol=2e-5, atol=0)
     for one, right in zip(torch.autograd.grad(found, learnt, upstream[None]), wanted):
         assert _distance(one, right) < 2e-5
+    wanted = torch.autograd.grad(_reference(exact[0] @ exact[1].T, teacher[:, :VOCABULARY].double(), "forward").sum(), exact)
+    total = linear_kl(hidden=learnt[0], weight=learnt[1], teacher_logits=teacher, reduction="none", impl="triton").sum()
+    for one, right in zip(torch.autograd.grad(total, learnt), wanted):
+        assert _distance(one, right) < 2e-5
     nothing = linear_kl(
         hidden=learnt[0], weight=learnt[1], teacher_logits=teacher, weights=torch.zeros(TOKENS, device=DEVICE), impl="triton"
     )

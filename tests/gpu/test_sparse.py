@@ -19,7 +19,7 @@ MIX = 0.3
 ROWS, COLUMNS, K = 3, 300, 5
 CASES = [
     *(("bucket", d) for d in ("forward", "reverse", "js", "skew", "reverse_skew")),
-    ("renormalize", "reverse"), ("renormalize_teacher", "skew"), ("ignore", "forward"),
+    ("renormalize", "reverse"), ("renormalize_teacher", "skew"), ("ignore", "forward"), ("uniform", "forward"),
 ]  # fmt: skip
 
 
@@ -30,6 +30,10 @@ def _reference(student, at, logs, tail, direction):
     chosen = q.gather(-1, at)
     if tail == "ignore":
         return (p * (p / chosen).log()).sum(-1)
+    if tail == "uniform":
+        even = (1 - p.sum(-1, keepdim=True)) / (q.shape[-1] - K)
+        t = even.expand(q.shape).scatter(-1, at, p)
+        return (t * (t / q).log()).sum(-1)
     rest = q.scatter(-1, at, 0.0).sum(-1, keepdim=True)
     t = torch.cat([p, 1 - p.sum(-1, keepdim=True)], -1) if tail == "bucket" else p / p.sum(-1, keepdim=True)
     s = chosen / chosen.sum(-1, keepdim=True) if tail == "renormalize" else torch.cat([chosen, rest], -1)
@@ -83,6 +87,19 @@ def test_a_rest_that_subtraction_cannot_find_and_rows_that_rise_late():
         assert found.item() == pytest.approx(truth.item(), rel=1e-5)
 
 
+def test_an_even_spread_over_what_the_student_lacks():
+    student, at, logs = _inputs()
+    top = TopK(at, logs, "uniform")
+    expected = _reference(student, at, logs, "uniform", "forward")
+    student[0, at[0, 0]] = -math.inf  # one of the k: infinite already in the bucket
+    student[1, next(i for i in range(COLUMNS) if i not in at[1])] = -math.inf
+    found = kl_loss(student=student, teacher=top, reduction="none", impl="triton")
+    assert torch.isinf(found[:2]).all()
+    assert found[2].item() == pytest.approx(expected[2].item(), rel=1e-5)
+    logs[0, 0] = -math.inf  # neither has it: nothing to be infinite about
+    assert torch.isfinite(kl_loss(student=student, teacher=top, reduction="none", impl="triton")[0])
+
+
 def test_bfloat16_strides_masks_and_invalid_rows():
     student, at, logs = _inputs(torch.bfloat16)
     truth = _reference(student, at, logs, "bucket", "forward")
@@ -105,7 +122,7 @@ def test_bfloat16_strides_masks_and_invalid_rows():
 
 
 @pytest.mark.parametrize(
-    ("tail", "direction", "softcap"), [("bucket", "forward", None), ("ignore", "forward", 3.0), ("bucket", "js", None)]
+    ("tail", "direction", "softcap"), [("uniform", "forward", None), ("ignore", "forward", 3.0), ("bucket", "js", None)]
 )
 def test_fused_with_the_projection(monkeypatch, tail, direction, softcap):
     monkeypatch.setattr(linear_torch, "plan", lambda *args, **options: linear_torch.Plan(2, 2, True))
@@ -123,13 +140,14 @@ def test_fused_with_the_projection(monkeypatch, tail, direction, softcap):
         assert (one - right).norm() < 2e-5 * right.norm()
 
 
-def test_second_derivatives():
+@pytest.mark.parametrize("tail", ["bucket", "uniform"])
+def test_second_derivatives(tail):
     student, at, logs = _inputs(columns=40)
     vector = torch.randn(ROWS, 40, generator=torch.Generator().manual_seed(1)).to(DEVICE)
     found = []
     for x, options in ((student, {"impl": "triton"}), (student.double(), {"impl": "array"})):
         x = x.clone().requires_grad_()
-        (g,) = torch.autograd.grad(kl_loss(student=x, teacher=TopK(at, logs), **options), x, create_graph=True)
+        (g,) = torch.autograd.grad(kl_loss(student=x, teacher=TopK(at, logs, tail), **options), x, create_graph=True)
         found.append(torch.autograd.grad((g * vector).sum(), x)[0])
     assert (found[0] - found[1]).norm() < 1e-4 * found[1].norm()
 

@@ -27,11 +27,12 @@ class Plan(NamedTuple):
 
 
 class Job(NamedTuple):
-    """A loss: its step, its plan, whether half-precision arguments make float32 logits, tokens to leave out (or None), and the same losses
-    in array operations, for second derivatives."""
+    """A loss: its step; its plan, and how many tokens to take at a time where no gradient is wanted; whether half-precision arguments make
+    float32 logits; tokens to keep (None: all); and the same losses in array operations, for second derivatives."""
 
     step: Step
     plan: Plan
+    values_chunk: int
     wide_logits: bool
     keep: Any
     formula: Callable[[Any, Any, Any], Any]
@@ -40,15 +41,18 @@ class Job(NamedTuple):
 def plan(tokens: int, vocabulary: int, width: int, itemsize: int, *, budget: int, arrays: int, float32: bool) -> Plan:
     """Sizes for `arrays` arrays of a chunk's size within `budget` bytes, beside the gradients.
 
-    Adding up half-precision gradients in float32 takes 4·vocabulary·width bytes, read and written once a chunk: about as long as two thirds
-    of the matmul they come from. The derivatives of 2·width tokens fit in that room instead, and then there is nothing to add.
+    Adding up half-precision gradients in float32 takes 4·vocabulary·width bytes, read and written once a chunk: 8 bytes for every 2·chunk
+    operations, where an H200 does 190 operations in the time of a byte. The derivatives of 2·width tokens fit in that room instead, and
+    then there is nothing to add.
     """
     row = vocabulary * itemsize
     each = budget // arrays
-    chunk = _even(each // row)
     room = 4 * vocabulary * width if float32 and itemsize < 4 else 0
     if tokens * row <= room + each:
-        return Plan(tokens if arrays == 1 else chunk, max(tokens, 1), False)
+        # The derivatives take one array's part, or none; the others share the rest.
+        left = budget - max(tokens * row - room, 0)
+        return Plan(max(tokens, 1) if arrays == 1 else _even(left // (arrays - 1) // row), max(tokens, 1), False)
+    chunk = _even(each // row)
     return Plan(chunk, chunk, float32)
 
 
@@ -145,13 +149,15 @@ def run(hidden: Any, weight: Any, bias: Any, job: Job, upstream: Any, needs: tup
     """The loss of each token, and the derivatives of Σ upstream · loss to hidden [tokens, width], weight [vocabulary, width] and bias,
     where needed; without `upstream`, none. Over slices of a vocabulary, what comes back for hidden is one device's part of the sum."""
     tokens, vocabulary = hidden.shape[0], weight.shape[0]
-    chunk, block, float32 = job.plan
+    chunk, block, float32 = job.plan if upstream is not None else (job.values_chunk, job.values_chunk, False)
     wide = torch.float64 if hidden.dtype == torch.float64 else torch.float32
+    if upstream is not None:
+        upstream = upstream.to(wide).contiguous()  # that of a sum is one number, seen from everywhere
     values = torch.empty(tokens, dtype=wide, device=hidden.device)
     to_hidden = torch.empty_like(hidden, memory_format=torch.contiguous_format) if upstream is not None and needs[0] else None
     to_weight = _Sum(weight, float32)
     to_bias: Any = None if bias is None else torch.zeros(vocabulary, dtype=wide, device=hidden.device)
-    size = min(tokens, chunk if upstream is None else block)
+    size = min(tokens, block)
     buffer = torch.empty(size, vocabulary, dtype=hidden.dtype, device=hidden.device)
     apart = None
     if job.wide_logits and hidden.dtype.itemsize < 4:

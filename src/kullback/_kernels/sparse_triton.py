@@ -28,6 +28,22 @@ def _sum_of_powers(x, row, V, x_row, x_column, pivot, unit, BLOCK: tl.constexpr)
 
 
 @triton.jit
+def _mean_of_others(x, row, V, x_row, x_column, pivot, chosen, is_place, K, BLOCK: tl.constexpr):
+    # −inf where one of the others is absent. Absent ones are counted apart: −inf could not be taken off again.
+    lanes = tl.zeros([BLOCK], tl.float64)
+    absent = tl.zeros([BLOCK], tl.float32)
+    for start in range(0, V, BLOCK):
+        columns = start + tl.arange(0, BLOCK)
+        a = _load(x, row, columns, V, x_row, x_column)
+        there = a != -INF
+        lanes += tl.where(there, a - pivot, 0.0).to(tl.float64)
+        absent += tl.where(columns < V, tl.where(there, 0.0, 1.0), 0.0)
+    among = tl.sum(tl.where(is_place, tl.where(chosen != -INF, chosen - pivot, 0.0), 0.0).to(tl.float64), 0)
+    absent_among = tl.sum(tl.where(is_place, tl.where(chosen != -INF, 0.0, 1.0), 0.0), 0)
+    return tl.where(tl.sum(absent, 0) > absent_among, -INF, (tl.sum(lanes, 0) - among) / (V - K))
+
+
+@triton.jit
 def _is_chosen(indices, row, columns, K):
     found = columns < 0
     for i in range(0, K):
@@ -37,10 +53,10 @@ def _is_chosen(indices, row, columns, K):
 
 @triton.jit
 def coarsen_kernel(
-    x, indices, out, pivots, V, K, x_row, x_column, scale,
-    BUCKET: tl.constexpr, BLOCK: tl.constexpr, BLOCK_K: tl.constexpr,
+    x, indices, out, pivots, flat, V, K, x_row, x_column, scale,
+    BUCKET: tl.constexpr, FLAT: tl.constexpr, BLOCK: tl.constexpr, BLOCK_K: tl.constexpr,
 ):  # fmt: skip
-    """scale · (logit − pivot) of the chosen, and log Σ exp of that over the others; and the pivot."""
+    """scale · (logit − pivot) of the chosen, and log Σ exp of that over the others; the pivot; with FLAT, KL(uniform‖others)."""
     row = tl.program_id(0).to(tl.int64)
     unit = scale * LOG2E
     places = tl.arange(0, BLOCK_K)
@@ -78,13 +94,21 @@ def coarsen_kernel(
             others = tl.where(found > 0.0, (top - pivot) * scale + tl.log(tl.where(found > 0.0, found, 1.0)), -INF)
         tl.store(out + row * (K + 1) + K, others)
         tl.store(out + row * (K + 1) + places, (chosen - pivot) * scale, mask=places < K)
+        if FLAT:
+            # log Σ exp − mean − log n, in float64: a flat student leaves little of it.
+            power = tl.where(total - among < 1e-9 * total, others.to(tl.float64), tl.log(total - among))
+            mean = _mean_of_others(x, row, V, x_row, x_column, pivot, chosen, places < K, K, BLOCK) * scale
+            tl.store(flat + row, (power - mean - tl.log((V - K).to(tl.float64))).to(tl.float32))
     else:
         tl.store(out + row * K + places, (chosen - pivot) * scale, mask=places < K)
     tl.store(pivots + row, pivot)
 
 
 @triton.jit
-def spread_kernel(x, coarse, pivots, slopes, out, V, K, x_row, x_column, out_row, scale, BUCKET: tl.constexpr, BLOCK: tl.constexpr):
+def spread_kernel(
+    x, coarse, pivots, slopes, flat_slopes, out, V, K, x_row, x_column, out_row, scale,
+    BUCKET: tl.constexpr, FLAT: tl.constexpr, BLOCK: tl.constexpr,
+):  # fmt: skip
     """To the others: what comes to all of them together, by their shares. To the chosen as well, for the moment."""
     row = tl.program_id(0).to(tl.int64)
     columns = tl.program_id(1) * BLOCK + tl.arange(0, BLOCK)
@@ -95,6 +119,9 @@ def spread_kernel(x, coarse, pivots, slopes, out, V, K, x_row, x_column, out_row
         share = _exp2((a - tl.load(pivots + row)) * (scale * LOG2E) - tl.load(coarse + row * (K + 1) + K) * LOG2E)
         # A row without a say may hold anything; of the chosen, shares may be infinite.
         found = tl.where(slope == 0.0, 0.0, tl.where(a == -INF, 0.0, slope * scale * share))
+        if FLAT:
+            flat_slope = tl.load(flat_slopes + row) * scale
+            found += tl.where(flat_slope == 0.0, 0.0, flat_slope * (share - 1.0 / (V - K)))
     tl.store(out + row * out_row + columns, found.to(out.dtype.element_ty), mask=columns < V)
 
 
@@ -108,74 +135,88 @@ def choose_kernel(indices, slopes, out, K, WIDTH, out_row, scale, BLOCK_K: tl.co
     tl.store(out + row * out_row + at, (slope * scale).to(out.dtype.element_ty), mask=places < K)
 
 
-def forward(x: Any, at: Any, scale: float, bucket: bool) -> tuple[Any, Any]:
-    """Of logits [rows, columns], those at `at` [rows, k] and one for the others, relative to the pivot that comes with them."""
+def forward(x: Any, at: Any, scale: float, bucket: bool, flat: bool) -> tuple[Any, Any, Any]:
+    """Of logits [rows, columns], those at `at` [rows, k] and one for the others, relative to the pivot that comes with them; and
+    KL(uniform‖others), or None."""
     n, k = at.shape
     out = torch.empty(n, k + bucket, dtype=torch.float32, device=x.device)
     pivots = torch.empty(n, dtype=torch.float32, device=x.device)
+    uneven = torch.empty_like(pivots) if flat else None
     block, warps = rows_triton._block(x.shape[1])
     with torch.cuda.device_of(x):
         coarsen_kernel[(n,)](
-            x, at, out, pivots, x.shape[1], k, *x.stride(), scale,
-            BUCKET=bucket, BLOCK=block, BLOCK_K=triton.next_power_of_2(k), num_warps=warps,
+            x, at, out, pivots, uneven if flat else pivots, x.shape[1], k, *x.stride(), scale,
+            BUCKET=bucket, FLAT=flat, BLOCK=block, BLOCK_K=triton.next_power_of_2(k), num_warps=warps,
         )  # fmt: skip
-    return out, pivots
+    return out, pivots, uneven
 
 
-def backward(x: Any, at: Any, coarse: Any, pivots: Any, slopes: Any, scale: float, out: Any) -> None:
+def backward(x: Any, at: Any, coarse: Any, pivots: Any, slopes: Any, flat_slopes: Any, scale: float, out: Any) -> None:
     """From derivatives to what `forward` gave, those to the logits; `out` may be x itself."""
     (n, k), columns = at.shape, x.shape[1]
     block = 128 if INTERPRETED else 4096
     with torch.cuda.device_of(x):
         spread_kernel[(n, triton.cdiv(columns, block))](
-            x, coarse, pivots, slopes, out, columns, k, *x.stride(), out.stride(0), scale, BUCKET=coarse.shape[1] > k, BLOCK=block
-        )
+            x, coarse, pivots, slopes, pivots if flat_slopes is None else flat_slopes, out,
+            columns, k, *x.stride(), out.stride(0), scale, BUCKET=coarse.shape[1] > k, FLAT=flat_slopes is not None, BLOCK=block,
+        )  # fmt: skip
         choose_kernel[(n,)](at, slopes, out, k, coarse.shape[1], out.stride(0), scale, BLOCK_K=triton.next_power_of_2(k))
 
 
 class Coarsen(torch.autograd.Function):  # type: ignore[misc]
     @staticmethod
-    def forward(ctx: Any, x: Any, at: Any, scale: float, bucket: bool, formula: Any) -> Any:
-        coarse, pivots = forward(rows_triton.rows(x), rows_triton.rows(at).contiguous(), scale, bucket)
+    def forward(ctx: Any, x: Any, at: Any, scale: float, bucket: bool, flat: bool, formula: Any) -> Any:
+        coarse, pivots, uneven = forward(rows_triton.rows(x), rows_triton.rows(at).contiguous(), scale, bucket, flat)
         ctx.save_for_backward(x, at, coarse, pivots)
-        ctx.scale, ctx.formula = scale, formula
-        return coarse.reshape(*at.shape[:-1], coarse.shape[-1])
+        ctx.scale, ctx.flat, ctx.formula = scale, flat, formula
+        found = coarse.reshape(*at.shape[:-1], coarse.shape[-1])
+        return (found, uneven.reshape(at.shape[:-1])) if flat else found
 
     @staticmethod
-    def backward(ctx: Any, slopes: Any) -> Any:
+    def backward(ctx: Any, slopes: Any, flat_slopes: Any = None) -> Any:
         x, at, coarse, pivots = ctx.saved_tensors
         if torch.is_grad_enabled():
             with torch.enable_grad():
-                (found,) = torch.autograd.grad(ctx.formula(x), x, slopes, create_graph=True)
-            return found, None, None, None, None
+                upstream = (slopes, flat_slopes) if ctx.flat else (slopes,)
+                (found,) = torch.autograd.grad(ctx.formula(x), x, upstream, create_graph=True)
+            return found, None, None, None, None, None
         found = torch.empty(x.shape, dtype=x.dtype, device=x.device)
         slopes = rows_triton.rows(slopes.float()).contiguous()
-        backward(rows_triton.rows(x), rows_triton.rows(at).contiguous(), coarse, pivots, slopes, ctx.scale, rows_triton.rows(found))
-        return found, None, None, None, None
+        flat_slopes = flat_slopes.float().reshape(-1).contiguous() if ctx.flat else None
+        places = rows_triton.rows(at).contiguous()
+        backward(rows_triton.rows(x), places, coarse, pivots, slopes, flat_slopes, ctx.scale, rows_triton.rows(found))
+        return found, None, None, None, None, None
 
 
-def coarsen(x: Any, at: Any, scale: float, bucket: bool, formula: Any) -> Any:
-    """The coarsened logits [..., k + 1] (without bucket [..., k]), up to a constant a row; `formula` makes the same in array operations."""
-    return Coarsen.apply(x, at, scale, bucket, formula)
+def coarsen(x: Any, at: Any, scale: float, bucket: bool, flat: bool, formula: Any) -> Any:
+    """The coarsened logits [..., k + 1] (without bucket [..., k]), up to a constant a row, and with `flat` KL(uniform‖others) beside them;
+    `formula` makes the same, a tuple, in array operations."""
+    found = Coarsen.apply(x, at, scale, bucket, flat, formula)
+    return found if flat else (found, None)
 
 
-def sparse_step(kind: str, w: float, teacher_first: bool, scale: float, at: Any, teacher: Any, softcap: Any, factors: Any) -> Step:
-    """A step of `linear_torch` against a teacher [tokens, k (+ 1)]; `factors`, one a token, multiply losses where given."""
+def sparse_step(
+    kind: str, w: float, teacher_first: bool, scale: float, at: Any, teacher: Any, softcap: Any, masses: Any, rests: Any
+) -> Step:  # fmt: skip
+    """A step of `linear_torch` against a teacher [tokens, k (+ 1)]. With `masses`, one a token, what "ignore" is; with `rests`, the
+    teacher's probability of all others, "uniform"."""
     bucket = teacher.shape[1] > at.shape[1]
 
     def step(logits: Any, part: slice, upstream: Any, out: Any) -> Any:
         student = logits if softcap is None else softcap.apart(logits, out, upstream)
         places = at[part]
-        coarse, pivots = forward(student, places, scale, bucket)
-        factor = None if factors is None else factors[part]
+        coarse, pivots, uneven = forward(student, places, scale, bucket, rests is not None)
         slopes = torch.empty_like(coarse)
+        weighted = upstream if masses is None or upstream is None else upstream * masses[part]
         one = linear_triton.scales(1.0, logits)
-        weighted = upstream if factor is None or upstream is None else upstream * factor
         values = linear_triton.differentiate(coarse, teacher[part], slopes, kind, w, teacher_first, one, weighted)
         if upstream is not None:
-            backward(student, places, coarse, pivots, slopes, scale, out)
+            flat_slopes = None if rests is None else upstream * rests[part]
+            backward(student, places, coarse, pivots, slopes, flat_slopes, scale, out)
             if softcap is not None:
                 softcap.chain(out, student)
-        return values if factor is None else factor * (values + torch.log(factor))
+        if masses is not None:
+            return masses[part] * (values + torch.log(masses[part]))
+        return values if rests is None else values + rests[part] * uneven
 
     return step

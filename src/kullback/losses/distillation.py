@@ -11,7 +11,7 @@ from .._ops import Array, common_ops
 from .._pairs import expm1
 from .._reduce import check_options, reduce_values
 from . import _parallel
-from .sparse import TopK, check_top_k, coarse_student, coarse_teacher, completed, known, sparse_losses
+from .sparse import TopK, check_top_k, coarse_student, coarse_teacher, completed, known, rest_of, sparse_losses, unevenness, why_no_kernel
 
 DIRECTIONS = ("forward", "reverse", "js", "skew", "reverse_skew")
 
@@ -145,8 +145,7 @@ def _sparse(
     weights = None if weights is None else ops.squeeze(per_row(ops, "weights", weights, student, last), last)
     at, logs = known(ops, top, student, student.shape[:-1], student.shape[-1], weights)
     reason = "impl='array' asks for array operations" if impl == "array" else _why_not_fused(ops, student, student, 1.0)
-    if top.tail == "uniform":
-        reason = reason or "tail='uniform' has no kernel"
+    reason = reason or why_no_kernel(top.tail, kind)
     if reason is not None and impl == "triton":
         raise RuntimeError(f"impl='triton' cannot run: {reason}; impl='auto' falls back")
     if reason is None:
@@ -154,14 +153,19 @@ def _sparse(
 
         teacher = ops.astype(coarse_teacher(ops, logs, top.tail, student.shape[-1]), ops.float32)
         bucket = teacher.shape[-1] > at.shape[-1]
+        uniform = bucket and top.tail == "uniform"
 
-        def coarse_formula(x: Array) -> Array:
-            return ops.astype(coarse_student(ops, ops.astype(x, ops.float32) / top.temperature, at, top.tail), ops.float32)
+        def coarse_formula(x: Array) -> tuple[Array, ...]:
+            x = ops.astype(x, ops.float32) / top.temperature
+            found = ops.astype(coarse_student(ops, x, at, top.tail), ops.float32)
+            return (found, unevenness(ops, x, at)) if uniform else (found,)
 
-        coarse = sparse_triton.coarsen(student, at, 1.0 / top.temperature, bucket, coarse_formula)
+        coarse, uneven = sparse_triton.coarsen(student, at, 1.0 / top.temperature, bucket, uniform, coarse_formula)
         first, second = (teacher, coarse) if kind[2] else (coarse, teacher)
         values = rows_triton.Loss.apply(first, second, kind[0], kind[1], 1.0, _formula(ops, *kind[:2], 1.0))
         values = completed(ops, values, logs, top.tail)
+        if uniform:
+            values = values + ops.astype(rest_of(ops, logs), ops.float32) * uneven
     else:
         if top.temperature != 1.0:
             student = (ops.astype(student, ops.float32) if ops.is_half(student) else student) / top.temperature

@@ -14,7 +14,7 @@ from .._forms import float_arrays, is_number, per_row
 from .._ops import Array, common_ops
 from .._reduce import check_options, reduce_values, row_weights
 from .distillation import _capped, _direction, _same_categories
-from .sparse import TopK, check_top_k, coarse_teacher, known, sparse_losses
+from .sparse import TopK, check_top_k, coarse_teacher, known, rest_of, sparse_losses, why_no_kernel
 
 # Bytes for arrays of a chunk's size, beside the gradients; twice that where the teacher's logits are made here too.
 BUDGET = 256 << 20
@@ -283,16 +283,16 @@ def _in_torch(ops: Any, tokens: _Tokens, options: _Options, weights: Array | Non
             tokens = tokens._replace(rows=rows, shared=tuple(ops.astype(x, ops.float32) for x in shared))
         step = linear_torch.array_step(lambda logits, part: tokens.losses(logits, tokens.part(part), tokens.shared))
         arrays = _ARRAYS_OF_FORMULAS * 4 // hidden.dtype.itemsize
-    plan = linear_torch.plan(
-        hidden.shape[0], weight.shape[0], weight.shape[1], hidden.dtype.itemsize,
-        budget=2 * BUDGET if shared else BUDGET, arrays=arrays, float32=options.accumulate == "float32",
-    )  # fmt: skip
+    sizes = (hidden.shape[0], weight.shape[0], weight.shape[1], hidden.dtype.itemsize)
+    room = {"budget": 2 * BUDGET if shared else BUDGET, "arrays": arrays}
+    plan = linear_torch.plan(*sizes, **room, float32=options.accumulate == "float32")
+    values_chunk = linear_torch.plan(*sizes, **room, float32=False).chunk
 
     def formula(hidden: Array, weight: Array, bias: Array | None) -> Array:
         return tokens.losses(project(ops, hidden, weight, bias), tokens.rows, tokens.shared)
 
     keep = None if tokens.rows.keep is None else tokens.rows.keep != 0.0
-    job = linear_torch.Job(step, plan, wide, keep, formula)
+    job = linear_torch.Job(step, plan, values_chunk, wide, keep, formula)
     if options.reduction == "none":
         return reduce_values(ops, linear_torch.loss(hidden, weight, bias, None, job).reshape(batch), weights, "none")
     shares = row_weights(ops, hidden[:, 0].reshape(batch), weights, options.reduction)
@@ -300,8 +300,9 @@ def _in_torch(ops: Any, tokens: _Tokens, options: _Options, weights: Array | Non
 
 
 def _why_not_triton(ops: Any, tokens: _Tokens) -> str | None:
-    if tokens.losses.tail == "uniform":
-        return "tail='uniform' has no kernel"
+    reason = why_no_kernel(tokens.losses.tail, tokens.losses[1:4])
+    if reason is not None:
+        return reason
     teacher = tokens.rows.teacher if tokens.rows.indices is None else None
     if not ops.has_row_kernels(tokens.hidden, tokens.weight, tokens.bias, teacher, *tokens.shared):
         return "it needs CUDA tensors of float16, bfloat16 or float32, with Triton installed"
@@ -324,7 +325,9 @@ def _triton_step(tokens: _Tokens, wide: bool) -> tuple[Any, int]:
         teacher = ops.astype(coarse_teacher(ops, rows.teacher, losses.tail, tokens.weight.shape[0]), ops.float32)
         masses = ops.astype(ops.total(ops.exp(rows.teacher), -1), ops.float32) if losses.tail == "ignore" else None
         at = rows.indices.contiguous()
-        step = sparse_triton.sparse_step(*losses[1:4], scale, at, teacher.contiguous(), softcap, masses)
+        uniform = losses.tail == "uniform" and teacher.shape[-1] > at.shape[-1]
+        rests = ops.astype(rest_of(ops, rows.teacher), ops.float32) if uniform else None
+        step = sparse_triton.sparse_step(*losses[1:4], scale, at, teacher.contiguous(), softcap, masses, rests)
         return step, 3 if wide else 1 if softcap is None else 2
 
     def teacher_of(part: slice) -> Array:

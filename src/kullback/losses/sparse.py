@@ -51,7 +51,7 @@ class TopK(NamedTuple):
         certain than it was: its minimum is at q = p/m, not at p. Not for "reverse", which is infinite.
 
         "uniform": the teacher's 1 − m is spread evenly over them. A true KL from a teacher that knows nothing of the rest; it asks the
-        student to be as ignorant. Every direction; array operations only, with arrays of the logits' size.
+        student to be as ignorant. Every direction; other than "forward" in array operations only, with arrays of the logits' size.
 
         "ignore": Σ p log(p/q) over the k as it stands. No divergence: it is 0 at q = p, and below 0 beyond, down to m·log m at q = p/m. Its
         gradient is that of "renormalize_teacher", times m. "forward" only.
@@ -97,6 +97,12 @@ def check_top_k(top: TopK, direction: str, temperature: Any) -> None:
         )
 
 
+def why_no_kernel(tail: str, kind: tuple[str, float, bool]) -> str | None:
+    if tail == "uniform" and not (kind[0] == "kl" and kind[2]):
+        return "tail='uniform' has a kernel for direction='forward' only"
+    return None
+
+
 def known(ops: Any, top: TopK, like: Array, batch: Any, size: Any, weights: Array | None) -> tuple[Array, Array]:
     """Indices and log-probs for a batch of logits over `size` categories, in the framework of `like`; those of rows to leave out made
     harmless. What is wrong raises where it can be seen, and makes its row NaN elsewhere (indices given twice stay unseen there)."""
@@ -110,7 +116,9 @@ def known(ops: Any, top: TopK, like: Array, batch: Any, size: Any, weights: Arra
             raise ValueError(
                 f"{name} have shape {tuple(x.shape)}: beside this student they must have {tuple(shape)}, k for each distribution"
             )
-    if shape[-1] == 0 or (isinstance(size, int) and shape[-1] > size):
+    if size is None or shape[-1] is None:
+        raise ValueError("a TopK needs to know k and the number of categories while a function is traced: give them in its input signature")
+    if not 0 < shape[-1] <= size:
         raise ValueError(f"a TopK of {shape[-1]} among {size} categories: k must lie between 1 and their number")
     tolerance = 5e-2 if ops.is_half(logs) else 1e-3
     logs = ops.astype(ops.stop_gradient(logs), ops.widest(logs))
@@ -177,6 +185,24 @@ def coarse_student(ops: Any, logits: Array, at: Array, tail: str) -> Array:
     top = ops.where(top == -math.inf, 0.0, top)
     total = ops.astype(ops.sum(ops.exp(others - top), last), wide)
     return ops.join_last(chosen, ops.astype(top, wide) + _log(ops, total))
+
+
+def rest_of(ops: Any, logs: Array) -> Array:
+    """The teacher's probability of all others together, one a row."""
+    last = (len(logs.shape) - 1,)
+    rest = ops.squeeze(1.0 - ops.sum(ops.exp(logs), last), last)
+    return ops.where(rest <= 0.0, 0.0, rest)
+
+
+def unevenness(ops: Any, logits: Array, at: Array) -> Array:
+    """KL of the uniform distribution over the others from the student's own: what "uniform" has beyond the bucket, a unit of its mass."""
+    last = (len(logits.shape) - 1,)
+    others = ops.put_last(logits, at, -math.inf)
+    flat = ops.put_last(logits * 0.0, at, -math.inf)
+    return divergence(
+        "kl", 0.0, flat, others, form="logits", axis=last, keepdims=False, weights=None, reduction="none", base=None, temperature=None,
+        prior=None, check=False,
+    )  # fmt: skip
 
 
 def uniform_teacher(ops: Any, logits: Array, at: Array, logs: Array) -> Array:
