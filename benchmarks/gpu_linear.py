@@ -147,7 +147,7 @@ def fused_linear(table: Table) -> tuple[Tensor, TopK]:
 
         liger = LigerFusedLinearJSD(jsd_beta=0.0)
         table.record(
-            "Liger FusedLinearJSD, β = 0, teacher projected", four, grad(lambda: liger(hidden, weight, h, teacher_weight)), gradients
+            "Liger FusedLinearJSD, β = 0, teacher projected", four, grad(lambda: liger(hidden, weight, h, teacher_weight, None)), gradients
         )
     except ImportError:
         print("Liger is not installed: not measured")
