@@ -3,9 +3,9 @@
     python benchmarks/gpu_jax.py            # or: --rows 8192 --columns 128256 --only "kullback;obvious"
     python benchmarks/gpu_jax.py --passes   # no times: bytes an element that the compiled program moves, and memory beside the gradient
 
-The floor is reading both arrays and writing a third, six bytes an element, in the same run. "error" is that of the loss against float64, over
-rows of KL 1e-8 and more, at two distances; "slope" that of the gradient, by norm. Writes benchmarks/results/gpu_jax.csv, which names GPU and
-versions.
+The floor is reading both arrays and writing a third, six bytes an element, in the same run. "error" is that of the loss against float64,
+over rows of KL 1e-8 and more, at two distances; "slope" that of the gradient, by norm. Writes benchmarks/results/gpu_jax.csv, which names
+GPU and versions.
 """
 
 from __future__ import annotations

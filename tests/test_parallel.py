@@ -14,7 +14,7 @@ import torch
 from kullback.losses import kl_loss
 
 SCRIPT = Path(__file__).with_name("parallel_script.py")
-GPU_TESTS = Path(__file__).parent / "gpu" / "test_parallel.py"
+GPU_TESTS = [str(Path(__file__).parent / "gpu" / name) for name in ("test_parallel.py", "test_losses.py")]
 DIRECTIONS = ["forward", "reverse", "js", "skew", "reverse_skew"]
 
 
@@ -105,13 +105,13 @@ def test_kernels_in_tritons_interpreter():
     triton = Path(os.environ.get("KULLBACK_TRITON", Path(sys.prefix) / "triton"))
     path = [*filter(None, [os.environ.get("PYTHONPATH")]), str(triton)]
     done = subprocess.run(
-        [sys.executable, "-m", "pytest", "-q", "--noconftest", "-p", "no:cacheprovider", str(GPU_TESTS)],
+        [sys.executable, "-m", "pytest", "-q", "--noconftest", "-p", "no:cacheprovider", *GPU_TESTS],
         env={**os.environ, "TRITON_INTERPRET": "1", "PYTHONPATH": os.pathsep.join(path)},
         capture_output=True,
         text=True,
     )
     assert done.returncode == 0, done.stdout + done.stderr
-    assert "2 passed" in done.stdout
+    assert "13 passed" in done.stdout
 
 
 def test_a_group_needs_pytorch_and_torch_distributed():
