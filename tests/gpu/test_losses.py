@@ -125,3 +125,22 @@ def test_the_module_uses_the_kernels(direction, monkeypatch):
     torch.testing.assert_close(value.detach().double(), expected / math.log(2), rtol=1e-5, atol=0)
     assert (student.grad.double() - slope / math.log(2)).norm() <= 1e-5 * slope.norm()
     assert seen == [direction == "forward"]  # the gradient in the same pass
+
+
+@pytest.mark.parametrize("direction", ["forward", "reverse", "js"])
+def test_valid(direction):
+    """Columns from there on count for nothing, whatever they hold; the gradient is 0 there. Also where one side is padded more."""
+    student, teacher = _logits()
+    expected, slope = _truth(student[:, :150], teacher[:, :150], direction)
+    student[:, 150:], teacher[:, 160:] = math.nan, 1e30
+    student.requires_grad_()
+    for shape in ((4, 200), (2, 2, 200)):
+        for end in (200, 180):
+            student.grad = None
+            loss = kl_loss(
+                student=student.reshape(shape), teacher=teacher.reshape(shape)[..., :end], direction=direction, valid=150, impl="triton"
+            )
+            torch.testing.assert_close(loss.detach().double(), expected, rtol=1e-5, atol=0)
+            (2 * loss).backward()
+            assert (student.grad[:, 150:] == 0).all()
+            assert (student.grad[:, :150].double() - 2 * slope).norm() <= 1e-5 * (2 * slope).norm()

@@ -117,7 +117,9 @@ def kl_loss(
             raise RuntimeError(f"inplace=True cannot be: {reason or 'impl is array'}")
     if valid is not None:
         _check_valid(student, teacher, valid, least=1 if group is None else 0)
-        student, teacher = student[..., :valid], teacher[..., :valid]
+    if valid is not None and (group is not None or impl == "array" or _why_not_fused(ops, student, teacher, temperature) is not None):
+        # The kernels take it as it is: a gradient of the part would be copied into one of the whole.
+        student, teacher, valid = student[..., :valid], teacher[..., :valid], None
     first, second = (teacher, student) if teacher_first else (student, teacher)
     if group is not None:
         called = f"direction {direction!r}" + (f", temperature {temperature:g}" if is_number(temperature) else "")
@@ -132,7 +134,11 @@ def kl_loss(
         value = inplace_triton.LossInPlace.apply(first, second, kind, share, 1.0 / temperature, int(teacher_first))
         value = value if weights is None and reduction == "none" else rows_triton.reduce(value, weights, reduction)
         return value * temperature**2 if scale_t2 else value
-    fused = None if impl == "array" else _fused(ops, first, second, kind, share, temperature, weights, reduction, required=impl == "triton")
+    fused = (
+        None
+        if impl == "array"
+        else _fused(ops, first, second, kind, share, temperature, weights, reduction, valid, required=impl == "triton")
+    )
     if fused is not None:
         value = fused
     else:
@@ -298,7 +304,17 @@ def _few_passes(
 
 
 def _fused(
-    ops: Any, x: Array, y: Array, kind: str, share: float, temperature: Any, weights: Any, reduction: str, *, required: bool
+    ops: Any,
+    x: Array,
+    y: Array,
+    kind: str,
+    share: float,
+    temperature: Any,
+    weights: Any,
+    reduction: str,
+    valid: int | None,
+    *,
+    required: bool,
 ) -> Array | None:
     """The loss in Triton kernels, or None where they cannot run."""
     reason = _why_not_fused(ops, x, y, temperature)
@@ -311,8 +327,8 @@ def _fused(
     formula = _formula(ops, kind, share, temperature)
     scale = 1.0 / temperature
     if kind == "kl" and reduction != "none" and ops.is_constant(x) and not ops.is_constant(y):
-        return rows_triton.FusedLoss.apply(x, y, rows_triton.row_weights(x, weights, reduction), scale, formula)
-    values = rows_triton.Loss.apply(x, y, kind, share, scale, formula)
+        return rows_triton.FusedLoss.apply(x, y, rows_triton.row_weights(x, weights, reduction), scale, formula, valid)
+    values = rows_triton.Loss.apply(x, y, kind, share, scale, formula, valid)
     if weights is None and reduction == "none":
         return values
     return rows_triton.reduce(values, weights, reduction)
