@@ -76,6 +76,14 @@ def test_edges(measured):
         assert float(error) <= 1e-6
 
 
+@pytest.mark.parametrize("direction", DIRECTIONS)
+def test_linear(measured, direction):
+    """Value and gradients to hidden states, weight and bias, of a projection whose rows lie on ranks."""
+    for name in ("logits", "hidden"):
+        for value, *slopes in _of(measured, f"linear {name} {direction}"):
+            assert max(map(float, [value, *slopes])) <= 1e-6
+
+
 @pytest.mark.parametrize(("direction", "last"), [("forward", 1), ("js", 2), ("skew", 3)])
 def test_what_travels(measured, direction, last):
     """The largest of both; three masses; one to three sums: numbers a row, of which there are 6. Before that, on CPUs, one mark and its
@@ -111,7 +119,7 @@ def test_kernels_in_tritons_interpreter():
         text=True,
     )
     assert done.returncode == 0, done.stdout + done.stderr
-    assert "16 passed" in done.stdout
+    assert "17 passed" in done.stdout
 
 
 def test_a_group_needs_pytorch_and_torch_distributed():
