@@ -19,7 +19,7 @@ from torch.distributed.device_mesh import init_device_mesh
 from torch.distributed.tensor import DTensor, Partial, Replicate, Shard, distribute_tensor
 from torch.distributed.tensor.debug import CommDebugMode
 
-from kullback.losses import kl_loss
+from kullback.losses import kl_loss, linear, linear_kl
 
 MIX = 0.3
 DIRECTIONS = ("forward", "reverse", "js", "skew", "reverse_skew")
@@ -140,6 +140,7 @@ def measure(r):
         r.against_truth(f"{reduction} torch.float32 plain", *logits(0.1, torch.float32), "js", reduction=reduction)
     edges(r, DIRECTIONS)
     collectives(r)
+    linears(r, DIRECTIONS)
     mistakes(r)
     dtensors(r)
 
@@ -151,6 +152,7 @@ def measure_kernels(r):
         r.against_truth(f"{direction} torch.float32 close", *logits(1e-4, torch.float32), direction)
     weighted(r, "mean")
     edges(r, ("forward", "js"))
+    linears(r, ("forward", "js"))
 
 
 def weighted(r, reduction):
@@ -194,6 +196,42 @@ def edges(r, directions):
         " ".join(str(bool(x)) for x in torch.isnan(found).flatten()),
         float(abs(found[1, 2] / truth(student, teacher, "forward")[1, 2] - 1)),
     )
+
+
+def linears(r, directions):
+    """`linear_kl`, in chunks of 2 tokens: rows of the weights on each rank, all hidden states on all."""
+    generator = torch.Generator().manual_seed(4)
+    hidden, teacher_hidden = (torch.randn(2, 3, 8, generator=generator) for _ in range(2))
+    weight, teacher_weight = (torch.randn(300, 8, generator=generator) for _ in range(2))
+    bias = torch.randn(300, generator=generator)
+    # No rank without any category, as in CUTS: that raises.
+    cuts = {2: CUTS[2], 4: (0, 7, 190, 200, 300)}[r.world]
+    columns = slice(cuts[r.rank], cuts[r.rank + 1])
+    room, linear.BUDGET = linear.BUDGET, 2 * 190 * 4 * 16 if r.impl == "array" else 2 * 180 * 4 * 4
+    try:
+        for direction in directions:
+            exact = [x.double().requires_grad_() for x in (hidden, weight, bias)]
+            given_teacher = teacher_hidden @ teacher_weight.T
+            logits = 5 * torch.tanh((exact[0] @ exact[1].T + exact[2]) / 5)
+            each = truth(logits, 5 * torch.tanh(given_teacher.double() / 5), direction, 2.0)
+            ((each * WEIGHTS).sum() / WEIGHTS.sum()).mul(3.0).backward()
+            for name in ("logits", "hidden"):
+                own = [x.clone().to(r.device).requires_grad_() for x in (hidden, weight[columns], bias[columns])]
+                if name == "logits":
+                    teacher = {"teacher_logits": given_teacher[..., columns].to(r.device)}
+                else:
+                    teacher = {"teacher_hidden": teacher_hidden.to(r.device), "teacher_weight": teacher_weight[columns].to(r.device)}
+                found = linear_kl(
+                    hidden=own[0], weight=own[1], bias=own[2], weights=WEIGHTS.to(r.device), temperature=2.0, softcap=5.0,
+                    group=dist.group.WORLD, impl=r.impl, **teacher, **options(direction),
+                )  # fmt: skip
+                (3 * found).backward()
+                errors = [float(abs(found.detach().double().cpu() * WEIGHTS.sum() / (each * WEIGHTS).sum().detach() - 1))]
+                for x, e in zip(own, (exact[0].grad, exact[1].grad[columns], exact[2].grad[columns])):
+                    errors.append(float((x.grad.double().cpu() - e).norm() / e.norm()))
+                r.say(f"linear {name} {direction}", *errors)
+    finally:
+        linear.BUDGET = room
 
 
 def collectives(r):

@@ -102,6 +102,13 @@ def test_padded_vocabularies_softcap_scale_and_weights(framework):
     assert found == pytest.approx(4 * float(_truth(*capped, "forward", 2.0)), rel=5e-6)
 
 
+def test_valid(framework):
+    student = np.array([[1.0, 2.0, 0.5, 7.0], [0.0, 1.0, 1.0, np.nan]], np.float32)
+    teacher = np.array([[0.0, 1.0, 3.0], [1.0, 1.0, 1.0]], np.float32)
+    found = framework.run(lambda s, t: kl_loss(student=s, teacher=t, valid=3, reduction="none", direction="js", mix=MIX), student, teacher)
+    np.testing.assert_allclose(found, [float(_truth(s[:3], t, "js")) for s, t in zip(student, teacher)], rtol=5e-6)
+
+
 def test_a_category_only_the_teacher_has_makes_forward_infinite_and_js_finite():
     student, teacher = np.zeros((1, 2)), np.zeros((1, 3))
     assert kl_loss(student=student, teacher=teacher) == np.inf
@@ -129,6 +136,27 @@ def test_other_errors():
         kl_loss(student=x, teacher=x, impl="triton")
     with pytest.raises(RuntimeError, match="these are NumPy arrays"):
         kl_loss(student=np.zeros(3), teacher=np.zeros(3), impl="triton")
+    with pytest.raises(RuntimeError, match="inplace=True cannot be: it needs CUDA tensors"):
+        kl_loss(student=x, teacher=x + 1, inplace=True)
+    with pytest.raises(RuntimeError, match="inplace=True cannot be: its kernels take PyTorch tensors"):
+        kl_loss(student=np.zeros(3), teacher=np.ones(3), inplace=True)
+
+
+@pytest.mark.parametrize("mix", [0.1, 1e-3])
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64], ids=str)
+def test_small_mixes_keep_their_gradients(mix, dtype):
+    """Where the teacher's probability exceeds the mixture's by far."""
+    student, teacher = torch.tensor([[-5.0, 0.0, 3.0]]), torch.tensor([[5.0, 0.0, -3.0]])
+    exact = [x.double().requires_grad_() for x in (student, teacher)]
+    s, t = (x.softmax(-1) for x in exact)
+    (t * (t / (mix * t + (1 - mix) * s)).log()).sum().backward()
+    given = [x.to(dtype).requires_grad_() for x in (student, teacher)]
+    kl_loss(student=given[0], teacher=given[1], direction="skew", mix=mix).backward()
+    for x, e in zip(given, exact):
+        assert (
+            oracle.relative_error(x.grad.double().numpy(), e.grad.numpy())
+            <= oracle.GRADIENT_BOUND[np.float32 if dtype == torch.float32 else np.float64]
+        )
 
 
 def test_agrees_with_kl(rng):

@@ -14,7 +14,7 @@ import torch
 from kullback.losses import kl_loss
 
 SCRIPT = Path(__file__).with_name("parallel_script.py")
-GPU_TESTS = Path(__file__).parent / "gpu" / "test_parallel.py"
+GPU_TESTS = [str(Path(__file__).parent / "gpu" / name) for name in ("test_parallel.py", "test_losses.py")]
 DIRECTIONS = ["forward", "reverse", "js", "skew", "reverse_skew"]
 
 
@@ -76,6 +76,14 @@ def test_edges(measured):
         assert float(error) <= 1e-6
 
 
+@pytest.mark.parametrize("direction", DIRECTIONS)
+def test_linear(measured, direction):
+    """Value and gradients to hidden states, weight and bias, of a projection whose rows lie on ranks."""
+    for name in ("logits", "hidden"):
+        for value, *slopes in _of(measured, f"linear {name} {direction}"):
+            assert max(map(float, [value, *slopes])) <= 1e-6
+
+
 @pytest.mark.parametrize(("direction", "last"), [("forward", 1), ("js", 2), ("skew", 3)])
 def test_what_travels(measured, direction, last):
     """The largest of both; three masses; one to three sums: numbers a row, of which there are 6. Before that, on CPUs, one mark and its
@@ -105,13 +113,13 @@ def test_kernels_in_tritons_interpreter():
     triton = Path(os.environ.get("KULLBACK_TRITON", Path(sys.prefix) / "triton"))
     path = [*filter(None, [os.environ.get("PYTHONPATH")]), str(triton)]
     done = subprocess.run(
-        [sys.executable, "-m", "pytest", "-q", "--noconftest", "-p", "no:cacheprovider", str(GPU_TESTS)],
+        [sys.executable, "-m", "pytest", "-q", "--noconftest", "-p", "no:cacheprovider", *GPU_TESTS],
         env={**os.environ, "TRITON_INTERPRET": "1", "PYTHONPATH": os.pathsep.join(path)},
         capture_output=True,
         text=True,
     )
     assert done.returncode == 0, done.stdout + done.stderr
-    assert "2 passed" in done.stdout
+    assert "17 passed" in done.stdout
 
 
 def test_a_group_needs_pytorch_and_torch_distributed():

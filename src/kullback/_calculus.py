@@ -91,10 +91,19 @@ def _jeffreys_gradients(ops: Any, pr: Pair, axes: Any, _: float) -> tuple[Array,
 def mixture(ops: Any, p: Array, q: Array, l: Array, w: float) -> tuple[Array, Array, Array]:
     """m, log(m/p), log(m/q), given log(q/p)."""
     less = l < 0.0
-    from_p = ops.log1p(w * expm1(ops, ops.where(less, l, 0.0)))
-    from_q = ops.log1p((1.0 - w) * expm1(ops, -ops.where(less, 0.0, l)))
+    from_p = _log_mixed(ops, ops.where(less, l, 0.0), w)
+    from_q = _log_mixed(ops, -ops.where(less, 0.0, l), 1.0 - w)
     m = (1.0 - w) * p + w * q
     return m, ops.where(less, from_p, l + from_q), ops.where(less, from_p - l, from_q)
+
+
+def _log_mixed(ops: Any, l: Array, w: float) -> Array:
+    """log(1 - w + w e^l) for l <= 0."""
+    near = ops.log1p(w * expm1(ops, l))
+    if w < 0.95:
+        return near
+    # Of a small 1 - w, 1 + w expm1(l) would lose the digits.
+    return ops.where(l < -1.0, ops.log((1.0 - w) + w * ops.exp(l)), near)
 
 
 def _js(ops: Any, pr: Pair, axes: Any, w: float) -> Array:

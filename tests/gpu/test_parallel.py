@@ -32,6 +32,13 @@ def test_values_and_gradients(measured):
         assert max(float(slope), float(beside_slope)) <= 1e-5 + (2 * 2**-8 if "bfloat16" in case else 0), case
 
 
+def test_linear(measured):
+    rows = [row for row in measured if row[0].startswith("linear")]
+    assert len(rows) == 2 * 2 * 2
+    for case, _, _, *errors in rows:
+        assert max(map(float, errors)) <= 1e-5, case
+
+
 def test_edges(measured):
     rows = [row for row in measured if row[0].startswith("absent") or row[0] == "valid"]
     assert len(rows) == 2 * 3

@@ -28,7 +28,8 @@ class Plan(NamedTuple):
 
 class Job(NamedTuple):
     """A loss: its step; its plan, and how many tokens to take at a time where no gradient is wanted; whether half-precision arguments make
-    float32 logits; tokens to keep (None: all); and the same losses in array operations, for second derivatives."""
+    float32 logits; tokens to keep (None: all); the same losses in array operations, for second derivatives; and what adds up the parts
+    that devices have of an array, where there are several."""
 
     step: Step
     plan: Plan
@@ -36,6 +37,7 @@ class Job(NamedTuple):
     wide_logits: bool
     keep: Any
     formula: Callable[[Any, Any, Any], Any]
+    total: Callable[[Any], Any] | None = None
 
 
 def plan(tokens: int, vocabulary: int, width: int, itemsize: int, *, budget: int, arrays: int, float32: bool) -> Plan:
@@ -147,7 +149,7 @@ def project_new(hidden: Any, weight: Any, bias: Any, wide: bool) -> Any:
 
 def run(hidden: Any, weight: Any, bias: Any, job: Job, upstream: Any, needs: tuple[bool, bool, bool]) -> tuple[Any, list[Any]]:
     """The loss of each token, and the derivatives of Σ upstream · loss to hidden [tokens, width], weight [vocabulary, width] and bias,
-    where needed; without `upstream`, none. Over slices of a vocabulary, what comes back for hidden is one device's part of the sum."""
+    where needed; without `upstream`, none. Over slices of a vocabulary, what comes back for hidden is the sum over devices."""
     tokens, vocabulary = hidden.shape[0], weight.shape[0]
     chunk, block, float32 = job.plan if upstream is not None else (job.values_chunk, job.values_chunk, False)
     wide = torch.float64 if hidden.dtype == torch.float64 else torch.float32
@@ -185,6 +187,8 @@ def run(hidden: Any, weight: Any, bias: Any, job: Job, upstream: Any, needs: tup
             to_bias += derivatives.sum(0, dtype=wide)
     if upstream is None:
         return values, [None, None, None]
+    if to_hidden is not None and job.total is not None:
+        job.total(to_hidden)
     return values, [to_hidden, to_weight.result() if needs[1] else None, to_bias.to(bias.dtype) if needs[2] else None]
 
 

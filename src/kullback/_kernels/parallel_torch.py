@@ -38,11 +38,16 @@ class Ranks:
             dist.all_reduce(x, dist.ReduceOp.SUM, group)
         return x
 
+    def most_and_least(self, number: int, device: Any) -> tuple[int, int]:
+        """Of a number of each rank. The host waits for it."""
+        most, minus_least = self.largest(torch.tensor([number, -number], device=device)).tolist()
+        return most, -minus_least
+
     def must_agree(self, what: str) -> None:
         """Raise on every rank if `what` differs between them: their collectives would not fit, and wait for each other for ever."""
         mark = zlib.crc32(what.encode())
-        most, minus_least = self.largest(torch.tensor([mark, -mark])).tolist()
-        if most != -minus_least:
+        most, least = self.most_and_least(mark, "cpu")
+        if most != least:
             raise ValueError(f"ranks of the group were called differently; this one with {what}")
 
 

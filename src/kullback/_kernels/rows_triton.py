@@ -293,14 +293,23 @@ def reduce(values: Any, weights: Any, reduction: str) -> Any:
     return weighted if reduction == "none" else weighted.sum()
 
 
+def _empty_like(x: Any, valid: int | None) -> Any:
+    """Room for a gradient: 0 from column `valid` on."""
+    made = torch.empty(x.shape, dtype=x.dtype, device=x.device)
+    if valid is not None:
+        made[..., valid:] = 0.0
+    return made
+
+
 class Loss(torch.autograd.Function):  # type: ignore[misc]
     """The divergence of each row of two logits arrays, with derivatives to either. What backward needs beyond its inputs is seven numbers
     a row. Second derivatives go through `formula`, the same quantity in array operations."""
 
     @staticmethod
-    def forward(ctx: Any, x: Any, y: Any, kind: str, w: float, scale: Any, formula: Any) -> Any:
+    def forward(ctx: Any, x: Any, y: Any, kind: str, w: float, scale: Any, formula: Any, valid: int | None = None) -> Any:
         scales = _scales(scale, x, x.shape[:-1])
-        found, stats = values(rows(x), rows(y), kind, w, scales)
+        found, stats = values(rows(x)[:, :valid], rows(y)[:, :valid], kind, w, scales)
+        ctx.valid = valid
         ctx.save_for_backward(x, y, stats, scales[0])
         ctx.kind, ctx.w, ctx.stride, ctx.formula = kind, w, scales[1], formula
         return found.reshape(x.shape[:-1])
@@ -312,14 +321,15 @@ class Loss(torch.autograd.Function):  # type: ignore[misc]
         if torch.is_grad_enabled():
             with torch.enable_grad():
                 wanted = [z for z, need in zip((x, y), needs) if need]
-                found = iter(torch.autograd.grad(ctx.formula(x, y), wanted, upstream, create_graph=True))
-            return (*(next(found) if need else None for need in needs), None, None, None, None)
-        found = [torch.empty(z.shape, dtype=z.dtype, device=z.device) if need else None for z, need in zip((x, y), needs)]
+                value = ctx.formula(x[..., : ctx.valid], y[..., : ctx.valid])
+                found = iter(torch.autograd.grad(value, wanted, upstream, create_graph=True))
+            return (*(next(found) if need else None for need in needs), None, None, None, None, None)
+        found = [_empty_like(z, ctx.valid) if need else None for z, need in zip((x, y), needs)]
         gradients(
-            rows(x), rows(y), stats, upstream.float().reshape(-1).contiguous(), ctx.kind, ctx.w, (scale, ctx.stride),
-            *(None if z is None else rows(z) for z in found),
+            rows(x)[:, : ctx.valid], rows(y)[:, : ctx.valid], stats, upstream.float().reshape(-1).contiguous(), ctx.kind, ctx.w,
+            (scale, ctx.stride), *(None if z is None else rows(z)[:, : ctx.valid] for z in found),
         )  # fmt: skip
-        return (*found, None, None, None, None)
+        return (*found, None, None, None, None, None)
 
 
 class FusedLoss(torch.autograd.Function):  # type: ignore[misc]
@@ -327,10 +337,13 @@ class FusedLoss(torch.autograd.Function):  # type: ignore[misc]
     scaled there if need be, and handed over; a second backward through the same graph computes it anew."""
 
     @staticmethod
-    def forward(ctx: Any, x: Any, y: Any, weights: Any, scale: Any, formula: Any) -> Any:
+    def forward(ctx: Any, x: Any, y: Any, weights: Any, scale: Any, formula: Any, valid: int | None = None) -> Any:
         scales = _scales(scale, x, x.shape[:-1])
-        gradient = torch.empty(y.shape, dtype=y.dtype, device=y.device)
-        found, _ = values(rows(x), rows(y), "kl", 0.0, scales, upstream=weights, gradient=rows(gradient))
+        gradient = _empty_like(y, valid)
+        found, _ = values(
+            rows(x)[:, :valid], rows(y)[:, :valid], "kl", 0.0, scales, upstream=weights, gradient=rows(gradient)[:, :valid]
+        )  # fmt: skip
+        ctx.valid = valid
         ctx.save_for_backward(x, y, weights, scales[0])
         ctx.stride, ctx.formula, ctx.gradient = scales[1], formula, gradient
         # A row of weight 0 may hold anything.
@@ -341,13 +354,16 @@ class FusedLoss(torch.autograd.Function):  # type: ignore[misc]
         x, y, weights, scale = ctx.saved_tensors
         if torch.is_grad_enabled():
             with torch.enable_grad():
-                value = (ctx.formula(x, y).reshape(-1) * weights).sum()
+                value = (ctx.formula(x[..., : ctx.valid], y[..., : ctx.valid]).reshape(-1) * weights).sum()
                 (gradient,) = torch.autograd.grad(value, (y,), upstream, create_graph=True)
-            return None, gradient, None, None, None
+            return None, gradient, None, None, None, None
         gradient, ctx.gradient = ctx.gradient, None
         if gradient is None:
-            gradient = torch.empty(y.shape, dtype=y.dtype, device=y.device)
-            values(rows(x), rows(y), "kl", 0.0, (scale, ctx.stride), upstream=weights * upstream, gradient=rows(gradient))
+            gradient = _empty_like(y, ctx.valid)
+            values(
+                rows(x)[:, : ctx.valid], rows(y)[:, : ctx.valid], "kl", 0.0, (scale, ctx.stride),
+                upstream=weights * upstream, gradient=rows(gradient)[:, : ctx.valid],
+            )  # fmt: skip
         else:
             multiply(gradient, upstream.float())
-        return None, gradient, None, None, None
+        return None, gradient, None, None, None, None

@@ -30,6 +30,7 @@ def kl_loss(
     reduction: str = "mean",
     valid: int | None = None,
     group: Any = None,
+    inplace: bool = False,
     impl: str = "auto",
 ) -> Array:
     """Exact divergence between the distributions of two logits arrays [..., categories], averaged over distributions.
@@ -64,6 +65,9 @@ def kl_loss(
         Every rank gets the same loss, and the gradient of its slices. Ranks exchange eight numbers a row or fewer, in forward only; no
         second derivatives. `valid` counts in this rank's slice. DTensors need no group: they may be sharded along categories
         (``Shard(-1)``), batch or both, and the loss is a DTensor.
+    inplace : bool
+        Backward writes the gradient to the student over its logits: no memory but theirs, one pass more than without, no second
+        derivatives. For logits that nothing reads after that; what would, a second backward included, raises. In Triton kernels only.
     impl : {"auto", "array", "triton"}
         "auto" runs PyTorch's CUDA tensors of 16 or 32 bits through Triton kernels that read the logits twice and write nothing of their
         size but the gradient, and everything else through array operations. "triton" raises where the kernels cannot run.
@@ -86,13 +90,15 @@ def kl_loss(
         raise ValueError(f"impl is {impl!r}: it must be 'auto', 'array' or 'triton'")
     if isinstance(teacher, TopK):
         check_top_k(teacher, direction, temperature)
-        if group is not None or valid is not None:
-            raise ValueError("group and valid are for teachers whose logits are all there, not for a TopK")
+        if group is not None or valid is not None or inplace:
+            raise ValueError("group, valid and inplace are for teachers whose logits are all there, not for a TopK")
         value = _sparse(student, teacher, (kind, share, teacher_first), softcap, logit_scale, weights, reduction, impl)
         return value * temperature**2 if scale_t2 else value
     if any(type(x).__name__ == "DTensor" for x in (student, teacher)):
         if group is not None:
             raise ValueError("group is for plain tensors: DTensors know theirs")
+        if inplace:
+            raise ValueError("inplace is for plain tensors on one device")
         if valid is not None:
             _check_valid(student, teacher, valid, least=1)
         return _parallel.of_dtensors(
@@ -103,9 +109,17 @@ def kl_loss(
     if scale_t2 and not is_number(temperature) and len(getattr(temperature, "shape", ())) > 0:
         raise ValueError("scale_t2 needs one temperature: multiply reduction='none' by your temperatures squared")
     student, teacher = (_capped(ops, x, logit_scale, softcap) for x in float_arrays(ops, [("student", student), ("teacher", teacher)]))
+    if inplace:
+        reason = _why_not_in_place(student, teacher, softcap, logit_scale, valid, group) or _why_not_fused(
+            ops, student, teacher, temperature
+        )
+        if reason is not None or impl == "array":
+            raise RuntimeError(f"inplace=True cannot be: {reason or 'impl is array'}")
     if valid is not None:
         _check_valid(student, teacher, valid, least=1 if group is None else 0)
-        student, teacher = student[..., :valid], teacher[..., :valid]
+    if valid is not None and (group is not None or impl == "array" or _why_not_fused(ops, student, teacher, temperature) is not None):
+        # The kernels take it as it is: a gradient of the part would be copied into one of the whole.
+        student, teacher, valid = student[..., :valid], teacher[..., :valid], None
     first, second = (teacher, student) if teacher_first else (student, teacher)
     if group is not None:
         called = f"direction {direction!r}" + (f", temperature {temperature:g}" if is_number(temperature) else "")
@@ -114,7 +128,17 @@ def kl_loss(
     if impl == "auto" and ops.name == "JAX" and _takes_few_passes(ops, first, second):
         value = _few_passes(ops, first, second, kind, share, temperature, weights, reduction)
         return value * temperature**2 if scale_t2 else value
-    fused = None if impl == "array" else _fused(ops, first, second, kind, share, temperature, weights, reduction, required=impl == "triton")
+    if inplace:
+        from .._kernels import inplace_triton, rows_triton
+
+        value = inplace_triton.LossInPlace.apply(first, second, kind, share, 1.0 / temperature, int(teacher_first))
+        value = value if weights is None and reduction == "none" else rows_triton.reduce(value, weights, reduction)
+        return value * temperature**2 if scale_t2 else value
+    fused = (
+        None
+        if impl == "array"
+        else _fused(ops, first, second, kind, share, temperature, weights, reduction, valid, required=impl == "triton")
+    )
     if fused is not None:
         value = fused
     else:
@@ -284,7 +308,17 @@ def _few_passes(
 
 
 def _fused(
-    ops: Any, x: Array, y: Array, kind: str, share: float, temperature: Any, weights: Any, reduction: str, *, required: bool
+    ops: Any,
+    x: Array,
+    y: Array,
+    kind: str,
+    share: float,
+    temperature: Any,
+    weights: Any,
+    reduction: str,
+    valid: int | None,
+    *,
+    required: bool,
 ) -> Array | None:
     """The loss in Triton kernels, or None where they cannot run."""
     reason = _why_not_fused(ops, x, y, temperature)
@@ -297,8 +331,8 @@ def _fused(
     formula = _formula(ops, kind, share, temperature)
     scale = 1.0 / temperature
     if kind == "kl" and reduction != "none" and ops.is_constant(x) and not ops.is_constant(y):
-        return rows_triton.FusedLoss.apply(x, y, rows_triton.row_weights(x, weights, reduction), scale, formula)
-    values = rows_triton.Loss.apply(x, y, kind, share, scale, formula)
+        return rows_triton.FusedLoss.apply(x, y, rows_triton.row_weights(x, weights, reduction), scale, formula, valid)
+    values = rows_triton.Loss.apply(x, y, kind, share, scale, formula, valid)
     if weights is None and reduction == "none":
         return values
     return rows_triton.reduce(values, weights, reduction)
@@ -315,6 +349,20 @@ def _formula(ops: Any, kind: str, share: float, temperature: Any) -> Any:
         )  # fmt: skip
 
     return formula
+
+
+def _why_not_in_place(
+    student: Array, teacher: Array, softcap: float | None, logit_scale: float, valid: int | None, group: Any
+) -> str | None:
+    if softcap is not None or logit_scale != 1.0:
+        return "softcap and logit_scale make other numbers of the logits, and there is nothing to overwrite"
+    if valid is not None or group is not None:
+        return "it takes whole rows: give padding logits of -inf instead of valid, and no group"
+    if hasattr(student, "is_contiguous") and not student.is_contiguous():
+        return "the student's logits do not lie side by side: pass student.contiguous()"
+    if hasattr(student, "untyped_storage") and student.untyped_storage().data_ptr() == teacher.untyped_storage().data_ptr():
+        return "student and teacher share memory, and the teacher's logits would be overwritten too"
+    return None
 
 
 def _why_not_fused(ops: Any, x: Array, y: Array, temperature: Any) -> str | None:

@@ -10,9 +10,10 @@ import math
 from typing import Any, NamedTuple
 
 from .._divergences import divergence
-from .._forms import float_arrays, is_number, per_row
+from .._forms import float_arrays, inverse_temperature, is_number, per_row
 from .._ops import Array, common_ops
 from .._reduce import check_options, reduce_values, row_weights
+from . import _parallel
 from .distillation import _capped, _direction, _same_categories
 from .sparse import TopK, check_top_k, coarse_teacher, known, rest_of, sparse_losses, why_no_kernel
 
@@ -85,6 +86,7 @@ def linear_kl(
     reduction: str = "mean",
     logit_dtype: str = "hidden",
     accumulate: str = "float32",
+    group: Any = None,
     impl: str = "auto",
 ) -> Array:
     """`kl_loss` of the logits hidden·weightᵀ + bias, which are made, used and forgotten in chunks of tokens.
@@ -110,6 +112,11 @@ def linear_kl(
     accumulate : {"float32", "weight"}
         Where the gradient of a weight of 16 bits is added up over chunks. "float32" takes up to twice the weight's own size for the time of
         the call. "weight" adds in the weight's dtype, and rounds once a chunk.
+    group : torch.distributed process group, optional
+        Its ranks hold the same hidden states and different rows of `weight` and `bias`, and of `teacher_weight` and `teacher_bias` or
+        columns of `teacher_logits` alike: slices of the vocabulary. Every rank gets the same loss, the gradient of its rows, and all of
+        that to `hidden`, for which an array of its size is added up over ranks. No `teacher`, no second derivatives. The host waits for one
+        number.
     impl : {"auto", "array", "triton"}
         As in `kl_loss`.
 
@@ -157,7 +164,7 @@ def linear_kl(
         arrays |= {"indices": teacher.indices, "log_probs": teacher.log_probs}
     ops = common_ops([*arrays.items(), ("weights", weights), ("temperature", temperature)])
     options = _Options(
-        *kind, temperature, softcap, float(logit_scale), weights, reduction, logit_dtype == "float32", accumulate, impl, teacher
+        *kind, temperature, softcap, float(logit_scale), weights, reduction, logit_dtype == "float32", accumulate, impl, teacher, group
     )
     if ops.name == "PyTorch":
         from .._kernels import linear_torch
@@ -181,6 +188,7 @@ class _Options(NamedTuple):
     accumulate: str
     impl: str
     top: TopK | None
+    group: Any
 
 
 class _Tokens(NamedTuple):
@@ -221,6 +229,8 @@ def _linear_kl(ops: Any, given: dict[str, Any], options: _Options) -> Array:
     )  # fmt: skip
     if ops.name == "PyTorch" and ops.can_look(hidden):
         return _in_torch(ops, _flat(tokens), options, weights, batch)
+    if options.group is not None:
+        raise TypeError(f"group is of torch.distributed, for PyTorch tensors outside torch.func, and these are {ops.name} arrays")
     if options.impl == "triton":
         raise RuntimeError(
             f"impl='triton' cannot run: its kernels take PyTorch tensors outside torch.func, and these are {ops.name} arrays"
@@ -275,7 +285,12 @@ def _in_torch(ops: Any, tokens: _Tokens, options: _Options, weights: Array | Non
     reason = "impl='array' asks for array operations" if options.impl == "array" else _why_not_triton(ops, tokens)
     if reason is not None and options.impl == "triton":
         raise RuntimeError(f"impl='triton' cannot run: {reason}; impl='auto' falls back")
-    if reason is None:
+    vocabulary, total = weight.shape[0], None
+    if options.group is not None:
+        step, total, vocabulary = _spread_step(ops, tokens, options, wide, fused=reason is None)
+        # Array operations; or logits, derivatives of both sides, and the teacher's logits.
+        arrays = _ARRAYS_OF_FORMULAS * 4 // hidden.dtype.itemsize if reason is not None else 4 * (1 + wide)
+    elif reason is None:
         step, arrays = _triton_step(tokens, wide)
     else:
         if wide and shared:
@@ -283,20 +298,49 @@ def _in_torch(ops: Any, tokens: _Tokens, options: _Options, weights: Array | Non
             tokens = tokens._replace(rows=rows, shared=tuple(ops.astype(x, ops.float32) for x in shared))
         step = linear_torch.array_step(lambda logits, part: tokens.losses(logits, tokens.part(part), tokens.shared))
         arrays = _ARRAYS_OF_FORMULAS * 4 // hidden.dtype.itemsize
-    sizes = (hidden.shape[0], weight.shape[0], weight.shape[1], hidden.dtype.itemsize)
+    sizes = (hidden.shape[0], vocabulary, weight.shape[1], hidden.dtype.itemsize)
     room = {"budget": 2 * BUDGET if shared else BUDGET, "arrays": arrays}
     plan = linear_torch.plan(*sizes, **room, float32=options.accumulate == "float32")
     values_chunk = linear_torch.plan(*sizes, **room, float32=False).chunk
 
     def formula(hidden: Array, weight: Array, bias: Array | None) -> Array:
+        if options.group is not None:
+            raise RuntimeError("create_graph=True: rows that are spread over ranks have no second derivatives")
         return tokens.losses(project(ops, hidden, weight, bias), tokens.rows, tokens.shared)
 
     keep = None if tokens.rows.keep is None else tokens.rows.keep != 0.0
-    job = linear_torch.Job(step, plan, values_chunk, wide, keep, formula)
+    job = linear_torch.Job(step, plan, values_chunk, wide, keep, formula, total)
     if options.reduction == "none":
         return reduce_values(ops, linear_torch.loss(hidden, weight, bias, None, job).reshape(batch), weights, "none")
     shares = row_weights(ops, hidden[:, 0].reshape(batch), weights, options.reduction)
     return linear_torch.loss(hidden, weight, bias, shares.reshape(-1).contiguous(), job)
+
+
+def _spread_step(ops: Any, tokens: _Tokens, options: _Options, wide: bool, *, fused: bool) -> tuple[Any, Any, int]:
+    """The step where each rank of a group has some categories, what adds up over ranks, and the most categories that one of them has:
+    chunks must be the same everywhere, or ranks would wait for each other for ever."""
+    from .._kernels import linear_torch, parallel_torch
+
+    if options.top is not None:
+        raise ValueError("group is for teachers whose logits are all there, not for a TopK")
+    ranks = parallel_torch.Ranks(options.group)
+    vocabulary, least = ranks.most_and_least(tokens.weight.shape[0], tokens.hidden.device)
+    if least == 0:
+        raise ValueError("a rank of the group has no categories: each needs one row of weight at least")
+    losses = tokens.losses
+
+    def of_logits(logits: Array, part: slice) -> Array:
+        rows = tokens.part(part)
+        weight, bias = (*tokens.shared, None, None)[:2]
+        teacher = rows.teacher if weight is None else linear_torch.project_new(rows.teacher, weight, bias, wide)
+        student, teacher = (_capped(ops, x, losses.logit_scale, losses.softcap) for x in (logits, teacher))
+        first, second = _same_categories(ops, *((teacher, student) if losses.teacher_first else (student, teacher)))
+        temperature: Any = rows.temperature if losses.temperature is None else losses.temperature
+        one = is_number(temperature) and temperature == 1
+        scale = None if one else inverse_temperature(ops, temperature, first, (1,))
+        return _parallel.row_values(ops, first, second, losses.kind, losses.share, scale, options.group, fused=fused)
+
+    return linear_torch.array_step(of_logits), ranks.total, vocabulary
 
 
 def _why_not_triton(ops: Any, tokens: _Tokens) -> str | None:

@@ -12,6 +12,7 @@
 
 from __future__ import annotations
 
+import math
 import warnings
 from typing import Any
 
@@ -28,6 +29,7 @@ from .._literal import literal_sum, literal_terms
 from .._ops import torch as ops
 from .._patching import Patch
 from .._reduce import check_options
+from ..losses.distillation import kl_loss
 
 __all__ = ["KLDivLoss", "KLLoss", "KLMetric", "install", "kl_div", "kl_divergence", "patched", "uninstall"]
 
@@ -190,6 +192,12 @@ class KLLoss(nn.Module):  # type: ignore[misc]
 
     def forward(self, *, student: Tensor, teacher: Tensor, weights: Tensor | None = None) -> Tensor:
         student_form, teacher_form = (self.form,) * 2 if isinstance(self.form, str) else self.form
+        if student_form == teacher_form == "logits" and self._in_kernels(student, teacher):
+            value = kl_loss(
+                student=student, teacher=teacher, direction=self.direction, temperature=self.temperature, scale_t2=self.scale_t2,
+                weights=weights, reduction=self.reduction, impl="triton",
+            )  # fmt: skip
+            return value if self.base is None else value / math.log(self.base)
         first, second = (teacher, teacher_form), (student, student_form)
         if self.direction == "reverse":
             first, second = second, first
@@ -199,6 +207,16 @@ class KLLoss(nn.Module):  # type: ignore[misc]
             temperature=self.temperature, check=self.check,
         )  # fmt: skip
         return value * self.temperature**2 if self.scale_t2 else value
+
+    def _in_kernels(self, student: Tensor, teacher: Tensor) -> bool:
+        """Can the loss run in the fused kernels, which write the gradient while they compute it?"""
+        return (
+            student.shape == teacher.shape
+            and self.axis in (-1, student.dim() - 1)
+            and self.check is not True
+            and not (isinstance(self.temperature, Tensor) and self.temperature.requires_grad)
+            and ops.has_row_kernels(student, teacher)
+        )
 
     def extra_repr(self) -> str:
         shown = ("form", "direction", "temperature", "scale_t2", "reduction", "axis", "base")
