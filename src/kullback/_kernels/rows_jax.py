@@ -20,18 +20,6 @@ def _sum(x: Any) -> Any:
     return jnp.sum(x, -1, keepdims=True)
 
 
-@jax.custom_jvp  # type: ignore[untyped-decorator]
-def _sums(terms: Any) -> Any:
-    """Several sums in one reduction, so that what the terms share is computed once."""
-    found = jax.lax.reduce(terms, (jnp.float32(0.0),) * len(terms), lambda x, y: tuple(map(jnp.add, x, y)), (terms[0].ndim - 1,))
-    return tuple(x[..., None] for x in found)
-
-
-@_sums.defjvp  # type: ignore[untyped-decorator]
-def _sums_jvp(primals: Any, tangents: Any) -> Any:
-    return _sums(*primals), tuple(map(_sum, *tangents))
-
-
 # XLA writes an exponential that several results share to memory, in float32, and reads it back for each. What it does not know to be shared
 # it computes anew, in the same pass over the logits, which is cheaper by far.
 
@@ -190,25 +178,27 @@ class Result(NamedTuple):
 
 def _result(kind: str, w: float, fresh: Callable[[], tuple[Any, Any, Any]], top: Any, *, rounded: bool) -> Result:
     """The divergence of each row, and what its derivatives subtract. `fresh` gives p, q and log(q/p), each time apart."""
-    p, q, v = fresh()
-    if kind == "kl" and rounded:
-        # log(q/p) is off by δ: Σ p eᵛ is 1 + X = e^δ instead of 1, and KL = Σ p φ(v) + log1p(X) − X.
-        value, excess = _sums((_bregman(p, q, v), _difference(p, q, v)))
-        excess = jnp.where(jnp.abs(excess) < 1e-3, excess, 0.0)
-        value = jnp.maximum(value - excess * excess * (0.5 - excess * (1.0 / 3.0)), 0.0)
-    elif kind == "kl":
-        value = _sum(_bregman(p, q, v))
     if kind == "kl":
+        value = _sum(_bregman(*fresh()))
+        if rounded:
+            # log(q/p) is off by δ: Σ p eᵛ is 1 + X = e^δ instead of 1, and KL = Σ p φ(v) + log1p(X) − X.
+            excess = _sum(_difference(*fresh()))
+            excess = jnp.where(jnp.abs(excess) < 1e-3, excess, 0.0)
+            value = jnp.maximum(value - excess * excess * (0.5 - excess * (1.0 / 3.0)), 0.0)
         for_p = for_q = jnp.where(value < jnp.inf, value, jnp.nan)
     else:
+        p, q, v = fresh()
+        m, to_p, _ = _mixture(p, q, v, w)
+        for_p = value = _sum(_bregman(p, m, to_p))
+        p, q, v = fresh()
         m, to_p, to_q = _mixture(p, q, v, w)
-        in_p = _bregman(p, m, to_p)
         if kind == "js":
-            for_p, for_q = _sums((in_p, _bregman(q, m, to_q)))
-            value = (1.0 - w) * for_p + w * for_q
+            for_q = _sum(_bregman(q, m, to_q))
+            value = (1.0 - w) * value + w * for_q
         else:
-            excess = _expm1(-to_p)
-            value, for_p, for_q = _sums((in_p, p * (-to_p - (1.0 - w) * excess), q * excess))
+            for_p = _sum(p * (-to_p - (1.0 - w) * _expm1(-to_p)))
+            p, q, v = fresh()
+            for_q = _sum(q * _expm1(-_mixture(p, q, v, w)[1]))
     return Result(jnp.where(jnp.isnan(top), jnp.nan, value), for_p, for_q)
 
 
