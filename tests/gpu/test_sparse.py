@@ -77,6 +77,23 @@ def test_values_and_gradients(tail, direction):
     assert (student.grad - exact.grad).norm() < 1e-5 * exact.grad.norm()
 
 
+@pytest.mark.parametrize("distance", [1e-2, 1e-4])
+def test_small_divergences(distance):
+    generator = torch.Generator().manual_seed(0)
+    teacher = 2 * torch.randn(ROWS, COLUMNS, generator=generator, dtype=torch.float64)
+    student = (teacher + distance * torch.randn(ROWS, COLUMNS, generator=generator, dtype=torch.float64)).float().to(DEVICE)
+    logs, at = (x.to(DEVICE) for x in teacher.log_softmax(-1).topk(K))
+    logs = logs.float()
+    q, p = student.double().softmax(-1), logs.double().exp()
+    p = torch.cat([p, 1 - p.sum(-1, keepdim=True)], -1)
+    change = torch.cat([q.gather(-1, at), q.scatter(-1, at, 0.0).sum(-1, keepdim=True)], -1) / p - 1
+    truth = (p * (change - torch.log1p(change))).sum(-1)  # all terms ≥ 0, in float64
+    found = kl_loss(student=student, teacher=TopK(at, logs), reduction="none", impl="triton")
+    assert truth.max() < distance**2
+    # The rest is a float32 number, off by 2ε of itself: 2ε·√KL of the result.
+    assert ((found.double() - truth).abs() <= 1e-5 * truth + 2 * 2.0**-24 * truth.sqrt()).all()
+
+
 def test_a_rest_that_subtraction_cannot_find_and_rows_that_rise_late():
     student, at, logs = _inputs()
     student[0, at[0]] += 60  # the others hold 1e-26 of this row
