@@ -259,6 +259,21 @@ def test_never_holds_all_logits(monkeypatch, rng):
     assert memory.temp_size_in_bytes < 512 * 1000 * 4
 
 
+def test_only_the_weights_gradient_takes_its_room():
+    seen = []
+
+    def step(logits, part, upstream, out):
+        seen.append(len(logits))
+        return logits.sum(-1)
+
+    job = linear_torch.Job(step, linear_torch.Plan(8, 8, False), 2, False, None, None)
+    hidden, weight, ones = torch.ones(8, 3), torch.ones(5, 3), torch.ones(8)
+    for upstream, needs, expected in ((ones, (True, True, False), 8), (ones, (True, False, False), 2), (None, (False, False, False), 2)):
+        seen.clear()
+        linear_torch.run(hidden, weight, None, job, upstream, needs)
+        assert max(seen) == expected
+
+
 def test_the_plan_of_a_large_model():
     """Hidden 4096, 128256 categories, bfloat16: the figures in the docstring."""
     sizes = (128256, 4096, 2)
