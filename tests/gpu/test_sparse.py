@@ -107,6 +107,9 @@ def test_a_rest_that_subtraction_cannot_find_and_rows_that_rise_late():
 def test_an_even_spread_over_what_the_student_lacks():
     student, at, logs = _inputs()
     top = TopK(at, logs, "uniform")
+    with pytest.raises(RuntimeError, match="tail='uniform' has a kernel for direction='forward' only"):
+        kl_loss(student=student, teacher=top, direction="reverse", impl="triton")
+    assert torch.isfinite(kl_loss(student=student, teacher=top, direction="reverse"))
     expected = _reference(student, at, logs, "uniform", "forward")
     student[0, at[0, 0]] = -math.inf  # one of the k: infinite already in the bucket
     student[1, next(i for i in range(COLUMNS) if i not in at[1])] = -math.inf
