@@ -322,14 +322,23 @@ def test_the_examples_of_the_documentation():
     assert result.failed == 0
 
 
-def test_kernels_in_tritons_interpreter():
+def _with_triton(*command, **variables):
     """In a process of its own, as in test_kl_loss.py."""
     triton = Path(os.environ.get("KULLBACK_TRITON", Path(sys.prefix) / "triton"))
     assert triton.is_dir(), f"no Triton in {triton}: pip install --no-deps --target {triton} triton"
-    path = [*filter(None, [os.environ.get("PYTHONPATH")]), str(triton)]
+    path = os.pathsep.join([*filter(None, [os.environ.get("PYTHONPATH")]), str(triton)])
     done = subprocess.run(
-        [sys.executable, "-m", "pytest", "-q", "--noconftest", "-p", "no:cacheprovider", "-k", "not only_on_a_gpu", *GPU_TESTS],
-        env={**os.environ, "TRITON_INTERPRET": "1", "PYTHONPATH": os.pathsep.join(path)}, capture_output=True, text=True,
+        [sys.executable, *command], env={**os.environ, "PYTHONPATH": path, **variables}, capture_output=True, text=True
     )  # fmt: skip
     assert done.returncode == 0, done.stdout + done.stderr
-    assert re.search(r"\b4\d passed", done.stdout)
+    return done.stdout
+
+
+def test_kernels_in_tritons_interpreter():
+    options = ["-q", "--noconftest", "-p", "no:cacheprovider", "-k", "not only_on_a_gpu"]
+    assert re.search(r"\b4\d passed", _with_triton("-m", "pytest", *options, *GPU_TESTS, TRITON_INTERPRET="1"))
+
+
+def test_kernels_compile_for_a_gpu(tmp_path):
+    script = str(Path(__file__).parent / "triton_compile_script.py")
+    assert "8 compiled" in _with_triton(script, TRITON_CACHE_DIR=str(tmp_path))
