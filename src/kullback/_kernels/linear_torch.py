@@ -27,12 +27,12 @@ class Plan(NamedTuple):
 
 
 class Job(NamedTuple):
-    """A loss: its step; its plan, and how many tokens to take at a time where the weight needs no gradient; whether half-precision
-    arguments make float32 logits; tokens to keep (None: all); and the same losses in array operations, for second derivatives."""
+    """A loss: its step; its plan, and how many tokens to take at a time where no gradient is wanted; whether half-precision arguments make
+    float32 logits; tokens to keep (None: all); and the same losses in array operations, for second derivatives."""
 
     step: Step
     plan: Plan
-    chunk: int
+    values_chunk: int
     wide_logits: bool
     keep: Any
     formula: Callable[[Any, Any, Any], Any]
@@ -149,7 +149,7 @@ def run(hidden: Any, weight: Any, bias: Any, job: Job, upstream: Any, needs: tup
     """The loss of each token, and the derivatives of Σ upstream · loss to hidden [tokens, width], weight [vocabulary, width] and bias,
     where needed; without `upstream`, none. Over slices of a vocabulary, what comes back for hidden is one device's part of the sum."""
     tokens, vocabulary = hidden.shape[0], weight.shape[0]
-    chunk, block, float32 = job.plan if upstream is not None and needs[1] else (job.chunk, job.chunk, False)
+    chunk, block, float32 = job.plan if upstream is not None and needs[1] else (job.values_chunk, job.values_chunk, False)
     wide = torch.float64 if hidden.dtype == torch.float64 else torch.float32
     if upstream is not None:
         upstream = upstream.to(wide).contiguous()  # that of a sum is one number, seen from everywhere

@@ -286,13 +286,13 @@ def _in_torch(ops: Any, tokens: _Tokens, options: _Options, weights: Array | Non
     sizes = (hidden.shape[0], weight.shape[0], weight.shape[1], hidden.dtype.itemsize)
     room = {"budget": 2 * BUDGET if shared else BUDGET, "arrays": arrays}
     plan = linear_torch.plan(*sizes, **room, float32=options.accumulate == "float32")
-    chunk = linear_torch.plan(*sizes, **room, float32=False).chunk  # without the room of a sum that is not made
+    values_chunk = linear_torch.plan(*sizes, **room, float32=False).chunk
 
     def formula(hidden: Array, weight: Array, bias: Array | None) -> Array:
         return tokens.losses(project(ops, hidden, weight, bias), tokens.rows, tokens.shared)
 
     keep = None if tokens.rows.keep is None else tokens.rows.keep != 0.0
-    job = linear_torch.Job(step, plan, chunk, wide, keep, formula)
+    job = linear_torch.Job(step, plan, values_chunk, wide, keep, formula)
     if options.reduction == "none":
         return reduce_values(ops, linear_torch.loss(hidden, weight, bias, None, job).reshape(batch), weights, "none")
     shares = row_weights(ops, hidden[:, 0].reshape(batch), weights, options.reduction)
