@@ -16,7 +16,7 @@ from kullback.losses import TopK, kl_loss, linear_kl
 
 DEVICE = "cpu" if os.environ.get("TRITON_INTERPRET") == "1" else "cuda"
 MIX = 0.3
-ROWS, COLUMNS, K = 3, 300, 5
+ROWS, COLUMNS, K = 3, 200, 5
 CASES = [
     *(("bucket", d) for d in ("forward", "reverse", "js", "skew", "reverse_skew")),
     ("renormalize", "reverse"), ("renormalize_teacher", "skew"), ("ignore", "forward"), ("uniform", "forward"),
@@ -97,7 +97,7 @@ def test_small_divergences(distance):
 def test_a_rest_that_subtraction_cannot_find_and_rows_that_rise_late():
     student, at, logs = _inputs()
     student[0, at[0]] += 60  # the others hold 1e-26 of this row
-    student[1, 280] += 200
+    student[1, 180] += 200
     for row in (0, 1):
         truth = _reference(student, at, logs, "bucket", "forward")[row]
         found = kl_loss(student=student, teacher=TopK(at, logs), reduction="none", impl="triton")[row]
