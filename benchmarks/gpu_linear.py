@@ -3,15 +3,18 @@
     python benchmarks/gpu_linear.py            # speed and memory, on a GPU: benchmarks/results/gpu_linear.csv, docs/benchmarks.md
     python benchmarks/gpu_linear.py errors     # of gradients, beside PyTorch's own, anywhere: results/linear_errors.csv, docs/losses.md
 
-bfloat16, loss and gradients. Floors are measured in the same run: the three (with a projected teacher four) matmuls of the whole size, one
-after another; for the rest, copies that read and write as many bytes. Liger is measured where it is installed.
+bfloat16, loss and gradients. Floors are the three (with a projected teacher four) matmuls of the whole size, one after another; for the
+rest, copies that read and write as many bytes. Each is measured in turns with what it is the floor of, since a GPU that has multiplied
+matrices for a second does so more slowly than one that begins. Liger is measured where it is installed.
 """
 
 from __future__ import annotations
 
 import csv
+import statistics
 import subprocess
 import sys
+import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -28,10 +31,20 @@ TOKENS, WIDTH, VOCABULARY, K = 8192, 4096, 128256, 64
 Tensor = torch.Tensor
 
 
-def milliseconds(step: Callable[[], object]) -> float:
-    from gpu import milliseconds as measured  # which needs Triton
-
-    return measured(step)
+def in_turns(floor: Callable[[], object], step: Callable[[], object], rounds: int = 11) -> tuple[float, float]:
+    """Medians, in milliseconds, after a second of the same."""
+    times: tuple[list[float], list[float]] = ([], [])
+    begun = time.perf_counter()
+    while len(times[0]) < rounds:
+        for function, found in zip((floor, step), times):
+            start, end = (torch.cuda.Event(enable_timing=True) for _ in range(2))
+            start.record()
+            function()
+            end.record()
+            torch.cuda.synchronize()
+            if time.perf_counter() - begun > 1:
+                found.append(start.elapsed_time(end))
+    return statistics.median(times[0]), statistics.median(times[1])
 
 
 @contextmanager
@@ -52,8 +65,8 @@ class Table:
         self.machine = {"gpu": torch.cuda.get_device_name(), "driver": driver.stdout.strip(), "torch": torch.__version__}
         self.rows: list[dict[str, object]] = []
 
-    def record(self, what: str, floor: float, step: Callable[[], object], gradients: int) -> None:
-        """`gradients`: bytes that are not extra."""
+    def record(self, what: str, floor: Callable[[], object], step: Callable[[], object], gradients: int, share: float = 1.0) -> None:
+        """`gradients`: bytes that are not extra; `share`: the part of the floor's time that is meant."""
         try:
             step()
             torch.cuda.synchronize()
@@ -63,11 +76,12 @@ class Table:
             step()
             torch.cuda.synchronize()
             extra = torch.cuda.max_memory_allocated() - before - gradients
-            ms = milliseconds(step)
+            found = in_turns(floor, step)
         except torch.OutOfMemoryError:
             print(f"{what}: out of memory")
             return
-        self.rows.append({"what": what, "ms": round(ms, 3), "floor_ms": round(floor, 3), "times_floor": round(ms / floor, 3),
+        least, ms = share * found[0], found[1]
+        self.rows.append({"what": what, "ms": round(ms, 3), "floor_ms": round(least, 3), "times_floor": round(ms / least, 3),
                           "extra_mib": round(extra / 2**20), **self.machine})  # fmt: skip
         print(self.rows[-1], flush=True)
 
@@ -105,18 +119,22 @@ def fused_linear(table: Table) -> tuple[Tensor, TopK]:
     teacher = (hidden @ teacher_weight.T).detach()
     h, w = hidden.detach(), weight.detach()
     gradients = 2 * (h.numel() + w.numel())
-    logits = torch.empty(TOKENS, VOCABULARY, dtype=torch.bfloat16, device="cuda")
-    matmuls = (lambda: torch.mm(h, w.T, out=logits), lambda: torch.mm(logits, w), lambda: torch.mm(logits.T, h))
-    parts = [milliseconds(matmul) for matmul in matmuls]
-    three, four = sum(parts), sum(parts) + parts[0]
-    print("matmuls, ms: logits, to hidden, to weight:", [round(p, 2) for p in parts], flush=True)
+    logits, to_hidden, to_weight = torch.empty_like(teacher), torch.empty_like(h), torch.empty_like(w)
+
+    def three() -> None:
+        torch.mm(h, w.T, out=logits)
+        torch.mm(logits, w, out=to_hidden)
+        torch.mm(logits.T, h, out=to_weight)
+
+    def four() -> None:
+        torch.mm(h, teacher_weight.T, out=logits)
+        three()
 
     def grad(loss: Callable[[], Tensor]) -> Callable[[], object]:
         return lambda: torch.autograd.grad(loss(), (hidden, weight))
 
     given = {"hidden": hidden, "weight": weight, "teacher_logits": teacher}
     made = {"hidden": hidden, "weight": weight, "teacher_hidden": h, "teacher_weight": teacher_weight}
-    logits = torch.empty(0)
     for name, plan in (
         ("linear_kl", None),
         ("linear_kl, float32 sum by 1024 tokens", (1024, 1024, True)),
@@ -158,9 +176,13 @@ def over_logits(table: Table, teacher: Tensor, top: TopK) -> None:
     student = (teacher + 0.3 * torch.randn_like(teacher)).requires_grad_()
     out = torch.empty_like(teacher)
     gradient = 2 * teacher.numel()
-    one = milliseconds(lambda: out.copy_(teacher))
-    two = milliseconds(lambda: torch.add(teacher, student.detach(), out=out))
-    out = torch.empty(0)
+
+    def one() -> object:
+        return out.copy_(teacher)
+
+    def two() -> object:
+        return torch.add(teacher, student.detach(), out=out)
+
     table.record(f"kl_loss, top {K} of the teacher (floor: 4 bytes an element)", one,
                  lambda: torch.autograd.grad(kl_loss(student=student, teacher=top), student), gradient)  # fmt: skip
     tokens = torch.randint(0, teacher.shape[1], teacher.shape[:1], device="cuda")
@@ -178,7 +200,7 @@ def over_logits(table: Table, teacher: Tensor, top: TopK) -> None:
     table.record("token_terms: kl and k3 (floor: 6 bytes an element)", two, ours, gradient)
     table.record("the same in PyTorch eager, float32", two, theirs, gradient)
     with torch.no_grad():
-        table.record("token_terms, no gradient (floor: 4 bytes an element)", two / 1.5, lambda: token_terms(student, teacher, tokens), 0)
+        table.record("token_terms, no gradient (floor: 4 bytes an element)", two, lambda: token_terms(student, teacher, tokens), 0, 2 / 3)
 
 
 def errors() -> None:

@@ -138,7 +138,8 @@ PIECES = {
 
 
 @pytest.mark.parametrize("framework", [f for f in ALL if f.costly and f.name != "torch-compiled"], ids=repr)
-def test_compiled(framework, rng):
+def test_compiled(monkeypatch, framework, rng):
+    monkeypatch.setattr(linear, "BUDGET", 4 * VOCABULARY * 4)  # four of six tokens at a time in JAX, and a shorter chunk
     hidden, weight = (rng.normal(size=shape).astype(np.float32) for shape in ((TOKENS, WIDTH), (VOCABULARY, WIDTH)))
     pieces = Pieces(rng)
     names = PIECES[framework.name]
@@ -259,6 +260,21 @@ def test_never_holds_all_logits(monkeypatch, rng):
     assert memory.temp_size_in_bytes < 512 * 1000 * 4
 
 
+def test_only_the_weights_gradient_takes_its_room():
+    seen = []
+
+    def step(logits, part, upstream, out):
+        seen.append(len(logits))
+        return logits.sum(-1)
+
+    job = linear_torch.Job(step, linear_torch.Plan(8, 8, False), 2, False, None, None)
+    hidden, weight, ones = torch.ones(8, 3), torch.ones(5, 3), torch.ones(8)
+    for upstream, needs, expected in ((ones, (True, True, False), 8), (ones, (True, False, False), 2), (None, (False, False, False), 2)):
+        seen.clear()
+        linear_torch.run(hidden, weight, None, job, upstream, needs)
+        assert max(seen) == expected
+
+
 def test_the_plan_of_a_large_model():
     """Hidden 4096, 128256 categories, bfloat16: the figures in the docstring."""
     sizes = (128256, 4096, 2)
@@ -306,14 +322,23 @@ def test_the_examples_of_the_documentation():
     assert result.failed == 0
 
 
-def test_kernels_in_tritons_interpreter():
+def _with_triton(*command, **variables):
     """In a process of its own, as in test_kl_loss.py."""
     triton = Path(os.environ.get("KULLBACK_TRITON", Path(sys.prefix) / "triton"))
     assert triton.is_dir(), f"no Triton in {triton}: pip install --no-deps --target {triton} triton"
-    path = [*filter(None, [os.environ.get("PYTHONPATH")]), str(triton)]
+    path = os.pathsep.join([*filter(None, [os.environ.get("PYTHONPATH")]), str(triton)])
     done = subprocess.run(
-        [sys.executable, "-m", "pytest", "-q", "--noconftest", "-p", "no:cacheprovider", "-k", "not only_on_a_gpu", *GPU_TESTS],
-        env={**os.environ, "TRITON_INTERPRET": "1", "PYTHONPATH": os.pathsep.join(path)}, capture_output=True, text=True,
+        [sys.executable, *command], env={**os.environ, "PYTHONPATH": path, **variables}, capture_output=True, text=True
     )  # fmt: skip
     assert done.returncode == 0, done.stdout + done.stderr
-    assert re.search(r"\b3\d passed", done.stdout)
+    return done.stdout
+
+
+def test_kernels_in_tritons_interpreter():
+    options = ["-q", "--noconftest", "-p", "no:cacheprovider", "-k", "not only_on_a_gpu"]
+    assert re.search(r"\b4\d passed", _with_triton("-m", "pytest", *options, *GPU_TESTS, TRITON_INTERPRET="1"))
+
+
+def test_kernels_compile_for_a_gpu(tmp_path):
+    script = str(Path(__file__).parent / "triton_compile_script.py")
+    assert "8 compiled" in _with_triton(script, TRITON_CACHE_DIR=str(tmp_path))

@@ -18,8 +18,8 @@ INTERPRETED = os.environ.get("TRITON_INTERPRET") == "1"
 DEVICE = "cpu" if INTERPRETED else "cuda"
 DIRECTIONS = ["forward", "reverse", "js", "skew", "reverse_skew"]
 MIX = 0.3
-TOKENS, WIDTH, TEACHER_WIDTH, VOCABULARY = 5, 16, 24, 140
-WEIGHTS = [1.0, 0.0, 2.0, 1.0, 0.5]
+TOKENS, WIDTH, TEACHER_WIDTH, VOCABULARY = 4, 16, 24, 130
+WEIGHTS = [1.0, 0.0, 2.0, 0.5]
 
 
 def _reference(student, teacher, direction, softcap=None):
@@ -89,7 +89,7 @@ def test_values_and_gradients(direction, softcap):
         _run(direction, softcap, from_hidden, again=False)
 
 
-@pytest.mark.parametrize("plan", [linear_torch.Plan(2, 2, True), linear_torch.Plan(2, 4, False)], ids=["chunks", "blocks"])
+@pytest.mark.parametrize("plan", [linear_torch.Plan(2, 2, True), linear_torch.Plan(1, 3, False)], ids=["chunks", "blocks"])
 def test_chunks_and_graphs_used_twice(monkeypatch, plan):
     monkeypatch.setattr(linear_torch, "plan", lambda *args, **options: plan)
     _run("forward", None, from_hidden=False, again=True)
@@ -117,10 +117,10 @@ def test_half_precision_is_no_worse_than_pytorch(monkeypatch, dtype, accumulate)
     )
     rounding = 2.0**-8 if dtype == torch.bfloat16 else 2.0**-11
     for one, two, other, right in zip(ours, better, theirs, wanted):
-        # Derivatives are rounded to 16 bits, once more behind the softcap (cut, in the interpreter), and the result.
-        assert _distance(two, right) <= (2 if INTERPRETED else 1) * rounding
+        # Derivatives are rounded to 16 bits, once more behind the softcap, and the result. The interpreter cuts: a whole spacing, twice.
+        assert _distance(two, right) <= (4 if INTERPRETED else 1) * rounding
         # Theirs and ours are two draws from the same distribution, hence 1.2; the interpreter cuts digits off where a GPU rounds, twice as
-        # much; added up in 16 bits, three blocks round three times.
+        # much; added up in 16 bits, blocks round once each.
         allowed = (2.4 if INTERPRETED else 1.2) * _distance(other, right) + (3 * rounding if accumulate == "weight" else 0)
         assert _distance(one, right) <= allowed
 

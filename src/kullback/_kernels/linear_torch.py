@@ -151,7 +151,7 @@ def run(hidden: Any, weight: Any, bias: Any, job: Job, upstream: Any, needs: tup
     """The loss of each token, and the derivatives of Σ upstream · loss to hidden [tokens, width], weight [vocabulary, width] and bias,
     where needed; without `upstream`, none. Over slices of a vocabulary, what comes back for hidden is the sum over devices."""
     tokens, vocabulary = hidden.shape[0], weight.shape[0]
-    chunk, block, float32 = job.plan if upstream is not None else (job.values_chunk, job.values_chunk, False)
+    chunk, block, float32 = job.plan if upstream is not None and needs[1] else (job.values_chunk, job.values_chunk, False)
     wide = torch.float64 if hidden.dtype == torch.float64 else torch.float32
     if upstream is not None:
         upstream = upstream.to(wide).contiguous()  # that of a sum is one number, seen from everywhere

@@ -55,7 +55,9 @@ class Softcap:
     def of(self, x: Any, out: Any) -> Any:
         n, columns = x.shape
         with torch.cuda.device_of(x):
-            cap_kernel[(n, triton.cdiv(columns, _BLOCK))](x, out, columns, *x.stride(), out.stride(0), self.scale, self.cap, BLOCK=_BLOCK)
+            cap_kernel[(n, triton.cdiv(columns, _BLOCK))](
+                x, out, columns, *x.stride(), out.stride(0), self.scale, self.cap, BLOCK=_BLOCK, num_warps=16
+            )
         return out
 
     def apart(self, x: Any, out: Any, upstream: Any) -> Any:
@@ -66,7 +68,7 @@ class Softcap:
         n, columns = gradient.shape
         with torch.cuda.device_of(gradient):
             cap_slope_kernel[(n, triton.cdiv(columns, _BLOCK))](
-                gradient, capped, columns, gradient.stride(0), capped.stride(0), self.scale, self.cap, BLOCK=_BLOCK
+                gradient, capped, columns, gradient.stride(0), capped.stride(0), self.scale, self.cap, BLOCK=_BLOCK, num_warps=16
             )
 
 

@@ -154,11 +154,12 @@ def forward(x: Any, at: Any, scale: float, bucket: bool, flat: bool) -> tuple[An
 def backward(x: Any, at: Any, coarse: Any, pivots: Any, slopes: Any, flat_slopes: Any, scale: float, out: Any) -> None:
     """From derivatives to what `forward` gave, those to the logits; `out` may be x itself."""
     (n, k), columns = at.shape, x.shape[1]
-    block = 128 if INTERPRETED else 4096
+    block = 128 if INTERPRETED else 2048
     with torch.cuda.device_of(x):
         spread_kernel[(n, triton.cdiv(columns, block))](
             x, coarse, pivots, slopes, pivots if flat_slopes is None else flat_slopes, out,
-            columns, k, *x.stride(), out.stride(0), scale, BUCKET=coarse.shape[1] > k, FLAT=flat_slopes is not None, BLOCK=block,
+            columns, k, *x.stride(), out.stride(0), scale,
+            BUCKET=coarse.shape[1] > k, FLAT=flat_slopes is not None, BLOCK=block, num_warps=8,
         )  # fmt: skip
         choose_kernel[(n,)](at, slopes, out, k, coarse.shape[1], out.stride(0), scale, BLOCK_K=triton.next_power_of_2(k))
 

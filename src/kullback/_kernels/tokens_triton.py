@@ -81,13 +81,13 @@ class TokenTerms(torch.autograd.Function):  # type: ignore[misc]
         found = torch.empty(x.shape, dtype=x.dtype, device=x.device)
         first, second, out = rows_triton.rows(x), rows_triton.rows(y), rows_triton.rows(found)
         n, columns = first.shape[0], max(first.shape[1], second.shape[1])
-        block = 128 if INTERPRETED else 4096
+        block = 128 if INTERPRETED else 2048
         # log(q/p) of the token falls as its log p rises.
         slopes = [z.float().reshape(-1).contiguous() for z in (for_kl, for_logp - for_ratio)]
         with torch.cuda.device_of(x):
             token_gradient_kernel[(n, triton.cdiv(columns, block))](
                 first, second, drawn, out, stats, values, *slopes,
                 columns, first.shape[1], second.shape[1], *first.stride(), *second.stride(), out.stride(0), stats.shape[1],
-                scale, ctx.stride, EXACT=rows_triton._exact(x, y), BLOCK=block,
+                scale, ctx.stride, EXACT=rows_triton._exact(x, y), BLOCK=block, num_warps=8,
             )  # fmt: skip
         return found, None, None, None, None

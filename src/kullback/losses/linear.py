@@ -135,7 +135,7 @@ def linear_kl(
 
     In PyTorch the gradients are made in forward, unless ``reduction="none"`` or under `torch.no_grad`; a second backward through the same
     graph makes them anew, and a second derivative holds all logits. Under `torch.compile` the call breaks the graph and runs as it is.
-    In JAX backward makes the logits a second time.
+    In JAX backward makes the logits a second time, and there is no forward mode (`jax.jvp`).
 
     Whatever the logits are, all that follows is float32 (float64 from float64).
 

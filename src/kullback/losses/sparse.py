@@ -175,16 +175,15 @@ def _log(ops: Any, x: Array) -> Array:
 
 def coarse_student(ops: Any, logits: Array, at: Array, tail: str) -> Array:
     """The student's logits of the k, and one for all others together, where they count."""
-    wide = ops.widest(logits)
-    chosen = ops.astype(ops.take_last(logits, at), wide)
+    logits = ops.astype(logits, ops.widest(logits))
+    chosen = ops.take_last(logits, at)
     if tail == "renormalize" or at.shape[-1] == logits.shape[-1]:
         return chosen
     last = (len(logits.shape) - 1,)
     others = ops.put_last(logits, at, -math.inf)
     top = ops.stop_gradient(ops.max(others, last))
     top = ops.where(top == -math.inf, 0.0, top)
-    total = ops.astype(ops.sum(ops.exp(others - top), last), wide)
-    return ops.join_last(chosen, ops.astype(top, wide) + _log(ops, total))
+    return ops.join_last(chosen, top + _log(ops, ops.sum(ops.exp(others - top), last)))
 
 
 def rest_of(ops: Any, logs: Array) -> Array:
