@@ -150,6 +150,18 @@ def test_files_that_do_not_parse_are_reported_and_the_run_goes_on(here, run):
     assert json.loads(out)[0]["line"] == 1
 
 
+def test_a_rule_that_fails_hides_neither_itself_nor_the_others(monkeypatch):
+    def fail(module):
+        raise ValueError("of the test")
+        yield
+
+    monkeypatch.setattr(RULES[0], "check", fail)
+    first, second = check(BAD, "x.py")
+    assert (first.rule, first.line) == ("KL000", 1)
+    assert first.message.startswith("could not be checked: KL001 failed (ValueError: of the test)")
+    assert second.rule == "KL006"
+
+
 def test_other_encodings_and_line_ends(here, run):
     Path("latin.py").write_bytes("# coding: latin-1\nimport torch.nn.functional as F\ns = 'é'; F.kl_div(x, y)\n".encode("latin-1"))
     Path("bom.py").write_bytes(b"\xef\xbb\xbf" + BAD.replace("\n", "\r\n").encode())
@@ -360,6 +372,8 @@ import torch.nn.functional as F
 crit = nn.KLDivLoss()   # the loss
 crit2 = nn.KLDivLoss(  # several lines
 )
+crit3 = nn.KLDivLoss()
+used = crit3(F.log_softmax(s, dim=-1), F.log_softmax(t, dim=-1))
 a = F.kl_div(
     F.log_softmax(s, dim=-1),   # student
     torch.log(  F.softmax( t, dim=-1 )  ),  # teacher
@@ -379,9 +393,11 @@ import torch.nn.functional as F
 crit = nn.KLDivLoss(reduction="batchmean")   # the loss
 crit2 = nn.KLDivLoss(  # several lines
 )
+crit3 = nn.KLDivLoss(reduction="batchmean", log_target=True)
+used = crit3(F.log_softmax(s, dim=-1), F.log_softmax(t, dim=-1))
 a = F.kl_div(
     F.log_softmax(s, dim=-1),   # student
-    F.log_softmax( t, dim=-1 ), log_target=True, reduction="batchmean",  # teacher
+    F.log_softmax( t, dim=-1 ), reduction="batchmean", log_target=True,  # teacher
 )
 b = F.kl_div(x, (y), reduction="batchmean",)
 c = F.kl_div(x, y, reduction="batchmean"
@@ -395,6 +411,20 @@ e = F.kl_div(x, f(y for y in z), reduction="batchmean")
 def test_mending_keeps_formatting_and_comments():
     done = lint_text(FORMATTED, "x.py", tuple(RULES), fix=True)
     assert done.fixed == MENDED
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "import torch, torch.nn as nn\nclass A(nn.Module):\n    def __init__(self):\n        self.softmax = nn.Softmax(dim=-1)\n"
+        "    def forward(self, x):\n        return torch.log(self.softmax(x))\n",
+        "import tensorflow as tf\nfrom tensorflow.keras import backend as K\ndef f(x):\n    return K.log(K.softmax(x))\n",
+    ],
+)
+def test_log_softmax_is_not_written_where_there_is_none(text):
+    done = lint_text(text, "x.py", tuple(RULES), fix=True)
+    assert [f.rule for f in done.findings] == ["KL008"]
+    assert done.fixed is None
 
 
 def test_a_loss_object_used_in_two_ways_is_not_mended():
@@ -492,12 +522,35 @@ def test_generated_files_do_not_hang_it(kind):
     assert seconds_of(f"assert [f.rule for f in check({text}, 'x.py') if f.rule not in ('KL020', 'KL009')] == ['KL006']", tries=1) < 10
 
 
+# A helper named kl, without two parameters of its own.
+KL_OF_ANYTHING = (
+    "import torch.nn.functional as F\ndef kl(*a):\n    return F.kl_div(a[0], a[1], reduction='sum')\ndef f(a, b):\n    return kl(a, b)\n"
+)
+
+
 @pytest.mark.parametrize(
     "text",
-    ["", "\n", "#", "\f\nF.kl_div(x, y)\n", "x = lambda: (yield)\n", "class KL(KL): kl = KL\n", "def softmax(x): return softmax(x)\n"],
+    [
+        "",
+        "\n",
+        "#",
+        "\f\nF.kl_div(x, y)\n",
+        "x = lambda: (yield)\n",
+        "class KL(KL): kl = KL\n",
+        KL_OF_ANYTHING,
+        "def softmax(x): return softmax(x)\n",
+    ],
 )
 def test_odd_files(text):
     assert all(f.rule != "KL000" for f in check(text, "x.py"))
+
+
+def test_the_word_kullback_alone_is_worth_a_look():
+    text = (
+        "from keras.layers import Dense, Input\nfrom keras.models import Model\ninputs = Input((8,))\n"
+        "model = Model(inputs, Dense(4)(inputs))\nmodel.compile('adam', loss='kullback_leibler_divergence')\n"
+    )
+    assert [f.rule for f in check(text, "x.py")] == ["KL012"]
 
 
 def test_the_frameworks_own_sources_are_read_without_a_fault():

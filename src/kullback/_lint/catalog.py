@@ -22,7 +22,8 @@ _PREFIXES = (
     ("torch.distributions.", "torch.distributions"), ("torch.", "torch"),
     ("paddle.nn.functional.", "paddle"), ("paddle.nn.", "paddle.nn"), ("paddle.tensor.", "paddle"), ("paddle.", "paddle"),
     ("jax.numpy.", "jax"), ("jax.nn.", "jax"), ("jax.scipy.special.", "scipy.special"), ("jax.scipy.stats.", "scipy.stats"),
-    ("jax.lax.", "jax"), ("jax.random.", "jax.random"), ("jax.", "jax"),
+    ("jax.lax.", "jax"), ("jax.random.", "jax.random"), ("jax.", "jax"), ("flax.linen.", "jax"),
+    ("flax.nnx.", "jax"),
     ("tensorflow.keras.backend.", "tensorflow"), ("tensorflow.keras.activations.", "tensorflow"), ("tensorflow.keras.ops.", "tensorflow"),
     ("keras.backend.", "tensorflow"), ("keras.ops.", "tensorflow"), ("keras.activations.", "tensorflow"),
     ("tensorflow.compat.v1.nn.", "tensorflow"), ("tensorflow.compat.v1.math.", "tensorflow"), ("tensorflow.compat.v1.", "tensorflow"),
@@ -56,7 +57,7 @@ _SAME = {
     "gather": "select", "take_along_axis": "select", "normalize": "normalize", "zeros": "zeros", "zeros_like": "zeros",
     "gumbel_softmax": "gumbel_softmax",
     "numel": "numel", "size": "numel", "topk": "topk", "sort": "topk", "no_grad": "no_grad", "inference_mode": "no_grad", "full": "full",
-    "full_like": "full", "eye": "other",
+    "full_like": "full", "eye": "other", "logical_and": "logical_and",
 }  # fmt: skip
 _FAMILY_ONLY = {
     "numpy.random": {"normal": "samples", "randn": "samples", "rand": "samples", "uniform": "samples", "exponential": "samples",
@@ -243,5 +244,6 @@ METHODS = {
     "masked_fill": "masked_fill",
     "masked_fill_": "masked_fill", "index_select": "keep", "chunk": "chunk", "split": "chunk", "size": "size", "numel": "numel",
     "nelement": "numel", "absolute": "abs",
-    "scatter_": "scatter", "scatter": "scatter", "sort": "topk", "values": "keep", "T": "keep", "logsigmoid": "other",
+    "scatter_": "scatter", "scatter": "scatter", "sort": "topk", "values": "keep", "sort_index": "keep", "reindex": "keep",
+    "to_numpy": "keep", "T": "keep", "logsigmoid": "other",
 }  # fmt: skip

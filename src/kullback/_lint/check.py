@@ -15,7 +15,7 @@ from .rules.base import Module, Report, Rule
 from .source import Source
 
 # Files without any of these words have nothing to say; most files are such.
-_WORTH = re.compile(r"softmax|[kK][lL]|entr|jensen|log\d*\(|exp(?:m1)?\(|logvar|log_var|logits", re.IGNORECASE)
+_WORTH = re.compile(r"softmax|kl|kullback|entr|jensen|log\d*\(|exp(?:m1)?\(|logvar|log_var|logits", re.IGNORECASE)
 
 
 class Unparsable(Exception):
@@ -63,16 +63,25 @@ def _check(text: str, path: str, rules: Sequence[Rule]) -> list[Finding]:
         module = analyse(text, path)
     except Unparsable as error:
         return [unparsable(path, error)]
-    except Exception as error:  # a fault of ours; the run goes on, and it is not hidden
-        return [unparsable(path, Unparsable(f"could not be followed ({type(error).__name__}: {error}); please report this", 1, 1))]
+    except Exception as error:
+        return [_fault(path, "the data flow", error)]
     found: dict[tuple[int, int, str], Finding] = {}
-    if module.events:
-        for rule in rules:
+    faults: list[Finding] = []
+    for rule in rules if module.events else ():
+        try:
             for report in rule.check(module):
                 finding = _finding(module.source, rule, report)
                 if not module.source.silences(rule.code, finding.line, finding.end_line):
                     found.setdefault((finding.line, finding.column, rule.code), finding)
-    return sorted(found.values(), key=lambda f: f.place)
+        except Exception as error:
+            faults.append(_fault(path, rule.code, error))
+    return sorted([*faults, *found.values()], key=lambda f: f.place)
+
+
+def _fault(path: str, where: str, error: Exception) -> Finding:
+    """A fault of ours: the run goes on, the other rules are asked, and it is not hidden."""
+    message = f"could not be checked: {where} failed ({type(error).__name__}: {error}), which is a fault of kullback; please report it"
+    return Finding(path, 1, 1, "KL000", message, ERROR, 1, 2)
 
 
 def unparsable(path: str, error: Unparsable, cell: int | None = None) -> Finding:

@@ -85,7 +85,8 @@ class Objects(State):
         if short in catalog.LINEAR or short == "Dense":
             return _activated(made, short)
         if short in ("Softmax", "LogSoftmax", "Sigmoid"):
-            return Value({"Softmax": PROBS, "LogSoftmax": LOG_PROBS, "Sigmoid": SIGMOID}[short])
+            kind = {"Softmax": PROBS, "LogSoftmax": LOG_PROBS, "Sigmoid": SIGMOID}[short]
+            return Value(kind, softmax=kind == PROBS, positive=kind == PROBS)
         if short == "Sequential":
             if id(made.node) in self.layers:
                 return self.layers[id(made.node)]

@@ -12,7 +12,7 @@ from .base import Module, Report, Rule
 
 # KL(p || q) in words.
 _STATED = re.compile(
-    r"\bD?_?\{?KL\}?\s*[\(\[]\s*(\w+)\s*(?:\(\w+\))?\s*(?:\|\||‖|∥|\\\|+|,|;|:|->)\s*(\w+)\s*(?:\(\w+\))?\s*[\)\]]", re.IGNORECASE
+    r"\bD?_?\{?KL\}?\s*[\(\[]\s*(\w+)\s*(?:\(\w+\))?\s*(?:\|\|?|‖|∥|\\\|+|,|;|:|->)\s*(\w+)\s*(?:\(\w+\))?\s*[\)\]]", re.IGNORECASE
 )
 _MEANT = re.compile(
     r"revers|rkl|mode.?seeking|symm?etr|jeffrey|jensen|\bjs|bidirect|two.?way|mutual|both|backward|inclusive|wake|skew|swap|_inv",
@@ -45,7 +45,7 @@ class Direction(Rule):
                 continue
             if both_ways or _MEANT.search(self._context(module, event, statement)):
                 continue
-            if sides in _OPPOSITE:
+            if sides in _OPPOSITE and not self._is_forward(event, sides):
                 yield Report(
                     event.node, f"this computes {computed}: {sides[0]} and {sides[1]} are the other way round from the usual {_why(sides)}"
                 )
@@ -53,6 +53,11 @@ class Direction(Rule):
                 yield Report(event.node, "the ELBO has KL(q‖p), posterior first; this computes KL(p‖q)")
             elif sides == ("q", "p") and self._named_pq(event):
                 yield Report(event.node, "a function of (p, q), in this order, that computes KL(q‖p)")
+
+    def _is_forward(self, event: KlCall | KlFormula, sides: tuple[str, str]) -> bool:
+        """A function named after the forward KL means KL(prior‖posterior); `forward` alone is what PyTorch calls every module's method."""
+        name = getattr(event.place.function, "name", "")
+        return sides == ("prior", "posterior") and "forward" in name.lower() and name != "forward"
 
     def _stated(self, module: Module, event: KlCall | KlFormula, statement: ast.AST) -> tuple[str, str] | None:
         """The direction that the comment, the variable's name or the docstring states, in roles."""
