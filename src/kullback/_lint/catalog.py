@@ -114,6 +114,7 @@ class Api:
     summed: str = "rows"
     normalises: bool = False
     torch_like: bool = False  # has reduction and log_target
+    reduction: str = "mean"  # where none is written
     distributions: bool = False  # takes distribution objects
     is_class: bool = False  # parameters above are those of the call on the object; `made_with` those of its creation
     made_with: tuple[str, ...] = ()
@@ -124,8 +125,11 @@ class Api:
 def _apis() -> dict[str, Api]:
     found: dict[str, Api] = {}
     torch = ("input", "target", "size_average", "reduce", "reduction", "log_target")
-    for prefix in ("torch.nn.functional", "torch", "kullback.torch"):
+    for prefix in ("torch.nn.functional", "kullback.torch"):
         found[f"{prefix}.kl_div"] = Api("F.kl_div", torch, "target", "input", q_is_log=True, summed="terms", torch_like=True)
+    # The function beneath it: numbers for the reductions, and none of them unless asked for.
+    native = ("input", "target", "reduction")
+    found["torch.kl_div"] = Api("torch.kl_div", native, "target", "input", True, summed="terms", torch_like=True, reduction="none")
     for prefix in ("torch.nn", "torch.nn.modules", "torch.nn.modules.loss", "kullback.torch"):
         found[f"{prefix}.KLDivLoss"] = Api(
             "nn.KLDivLoss",
