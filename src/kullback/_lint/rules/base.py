@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import ast
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from functools import cached_property
 from typing import Any, ClassVar
@@ -11,7 +11,7 @@ from typing import Any, ClassVar
 from ..events import KlCall, KlFormula, Operation, Product, Quotient
 from ..model import WARNING, Edit
 from ..source import Source
-from ..values import KL, Divergence
+from ..values import Divergence
 
 
 @dataclass(frozen=True)
@@ -31,6 +31,7 @@ class Module:
     tree: ast.Module
     events: list[Any] = field(default_factory=list)
     parents: dict[ast.AST, ast.AST] = field(default_factory=dict)
+    _looked: dict[tuple[int, Callable[[str], bool]], bool] = field(default_factory=dict)
 
     def of(self, kind: type[Any]) -> list[Any]:
         return self._by_kind.get(kind, [])
@@ -46,6 +47,18 @@ class Module:
         while not isinstance(node, ast.stmt) and node in self.parents:
             node = self.parents[node]
         return node
+
+    def says(self, node: ast.AST, look: Callable[[str], bool]) -> bool:
+        """What `look` finds in a node's source, asked once: a generated function may hold thousands of KLs."""
+        key = (id(node), look)
+        if key not in self._looked:
+            self._looked[key] = look(self.source.segment(node))
+        return self._looked[key]
+
+    @cached_property
+    def operations(self) -> dict[int, Operation]:
+        """By the node of the call."""
+        return {id(event.node): event for event in self.of(Operation)}
 
     @cached_property
     def scalings(self) -> dict[int, list[str]]:
@@ -68,12 +81,6 @@ class Module:
         for event in self.of(KlCall):
             found.setdefault(id(event.created), []).append(event)
         return found
-
-    @cached_property
-    def summed(self) -> set[int]:
-        """The nodes of the KLs that a sum was taken of."""
-        sums = (op.values[0] for op in self.of(Operation) if op.name in ("sum", "nansum"))
-        return {id(value.data.node) for value in sums if value.kind == KL}
 
     def divergences(self) -> Iterator[tuple[KlCall | KlFormula, Divergence]]:
         for event in (*self.of(KlCall), *self.of(KlFormula)):

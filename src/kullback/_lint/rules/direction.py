@@ -60,7 +60,7 @@ class Direction(Rule):
 
     def _is_reverse(self, module: Module, event: KlCall | KlFormula) -> bool:
         function = event.place.function
-        return function is not None and bool(_REVERSE.search(module.source.segment(function)))
+        return function is not None and module.says(function, _speaks_of_the_reverse)
 
     def _is_forward(self, event: KlCall | KlFormula, sides: tuple[str, str]) -> bool:
         """A function named after the forward KL means KL(prior‖posterior); `forward` alone is what PyTorch calls every module's method."""
@@ -107,6 +107,10 @@ class Direction(Rule):
             return False
         roles = [role_of(a.arg) for a in [*function.args.posonlyargs, *function.args.args] if a.arg not in ("self", "cls")]
         return roles[:2] == ["p", "q"] and not re.search(r"qp|q_p", function.name)
+
+
+def _speaks_of_the_reverse(text: str) -> bool:
+    return bool(_REVERSE.search(text))
 
 
 def _without_tex(text: str) -> str:

@@ -21,7 +21,7 @@ def _within_where(module: Module, node: ast.AST) -> bool:
 
 def _has_log_softmax_beside(module: Module, call: ast.Call) -> bool:
     """Whether log_softmax stands where this softmax does: not beside a layer, `self.softmax`, nor in the older modules of Keras."""
-    operation = next(op for op in module.of(Operation) if op.node is call)
+    operation = module.operations[id(call)]
     is_layer = "dim" in operation.keywords and not any(k.arg == "dim" for k in call.keywords)
     assert isinstance(call.func, ast.Attribute)
     return not is_layer and (operation.library != "tensorflow" or ast.unparse(call.func.value).endswith(("nn", "ops")))

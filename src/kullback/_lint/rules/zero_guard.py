@@ -31,10 +31,7 @@ class ZeroGuard(Rule):
                 continue
             function = event.place.function
             around = next((f for f in (*event.place.outer, function) if f is not None), module.statement(event.node))
-            near = module.source.segment(around)
-            if _GUARD.search(_without_strings(near)):
-                continue
-            if not p.zeros and "softmax" in near:
+            if module.says(around, _guards) or (not p.zeros and module.says(around, _takes_softmax)):
                 continue
             by_hand = (
                 bool(_ARRAY_LOG.search(module.source.segment(event.node)))
@@ -44,13 +41,6 @@ class ZeroGuard(Rule):
             if p.zeros or by_hand:
                 yield Report(event.node, "0 * log(0) is NaN where p is 0: use scipy.special.rel_entr, or where(p > 0, p * log(p / q), 0)")
 
-    def _is_summed(self, module: Module, event: KlFormula) -> bool:
-        """Whether it is a KL and not some other m * log(m / b): summed, or in a function that says so."""
-        if id(event.node) in module.summed:
-            return True
-        named = re.search("kl|kullback|diverg|relative", getattr(event.place.function, "name", ""), re.IGNORECASE)
-        return bool(named) or isinstance(module.statement(event.node), ast.AugAssign)
-
     def _is_parameter(self, function: ast.AST, key: str) -> bool:
         if not isinstance(function, (ast.FunctionDef, ast.AsyncFunctionDef, ast.Lambda)):
             return False
@@ -59,5 +49,9 @@ class ZeroGuard(Rule):
         return bool(re.match(r"\w+", key)) and re.match(r"\w+", key)[0] in names  # type: ignore[index]
 
 
-def _without_strings(text: str) -> str:
-    return re.sub(r'"""[\s\S]*?"""|\'\'\'[\s\S]*?\'\'\'|#.*', "", text)
+def _guards(text: str) -> bool:
+    return bool(_GUARD.search(re.sub(r'"""[\s\S]*?"""|\'\'\'[\s\S]*?\'\'\'|#.*', "", text)))
+
+
+def _takes_softmax(text: str) -> bool:
+    return "softmax" in text
