@@ -11,7 +11,7 @@ from typing import Any, ClassVar
 from ..events import KlCall, KlFormula, Operation, Product, Quotient
 from ..model import WARNING, Edit
 from ..source import Source
-from ..values import Divergence
+from ..values import KL, Divergence
 
 
 @dataclass(frozen=True)
@@ -81,6 +81,12 @@ class Module:
         for event in self.of(KlCall):
             found.setdefault(id(event.created), []).append(event)
         return found
+
+    @cached_property
+    def summed(self) -> set[int]:
+        """The nodes of the KLs that a sum was taken of."""
+        sums = (op.values[0] for op in self.of(Operation) if op.name in ("sum", "nansum"))
+        return {id(value.data.node) for value in sums if value.kind == KL}
 
     def divergences(self) -> Iterator[tuple[KlCall | KlFormula, Divergence]]:
         for event in (*self.of(KlCall), *self.of(KlFormula)):

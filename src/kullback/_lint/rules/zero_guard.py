@@ -37,9 +37,17 @@ class ZeroGuard(Rule):
                 bool(_ARRAY_LOG.search(module.source.segment(event.node)))
                 and function is not None
                 and self._is_parameter(function, made.p_key)
+                and self._is_summed(module, event)
             )
             if p.zeros or by_hand:
                 yield Report(event.node, "0 * log(0) is NaN where p is 0: use scipy.special.rel_entr, or where(p > 0, p * log(p / q), 0)")
+
+    def _is_summed(self, module: Module, event: KlFormula) -> bool:
+        """Whether it is a KL and not some other m * log(m / b): summed, or in a function that says so."""
+        if id(event.node) in module.summed:
+            return True
+        named = re.search("kl|kullback|diverg|relative", getattr(event.place.function, "name", ""), re.IGNORECASE)
+        return bool(named) or isinstance(module.statement(event.node), ast.AugAssign)
 
     def _is_parameter(self, function: ast.AST, key: str) -> bool:
         if not isinstance(function, (ast.FunctionDef, ast.AsyncFunctionDef, ast.Lambda)):
