@@ -25,7 +25,7 @@ from importlib.metadata import files, version
 from pathlib import Path, PurePosixPath
 
 from kullback._lint import RULES, lint_text
-from kullback._lint.check import Unparsable
+from kullback._lint.check import WORTH, Unparsable
 from kullback._lint.run import decode
 
 ROOT = Path(__file__).resolve().parents[1]
@@ -155,6 +155,8 @@ def _lint_one(job: tuple[str, str, Path]) -> tuple[list[Found], int, int]:
             continue
         count += 1
         length += text.count("\n")
+        if not WORTH.search(text):
+            continue  # the linter would parse it and stop
         shown = (
             "/".join(path.relative_to(root).parts[-6:]) if root.is_dir() else "/".join(path.parts[path.parts.index("site-packages") + 1 :])
         )

@@ -14,8 +14,10 @@ from .rules import RULES
 from .rules.base import Module, Report, Rule
 from .source import Source
 
-# Files without any of these words have nothing to say; most files are such.
-_WORTH = re.compile(r"softmax|kl|kullback|entr|jensen|log\d*\(|exp(?:m1)?\(|logvar|log_var|logits", re.IGNORECASE)
+# Files without any of these words have nothing to say; most files are such. ("kl" within a word is "quickly" and "weekly".)
+WORTH = re.compile(
+    r"softmax|(?<![a-z])kl|kl(?![a-z])|kullback|entropy|rel_entr|jensen|log\d*\(|exp(?:m1)?\(|logvar|log_var|logits", re.IGNORECASE
+)
 
 
 class Unparsable(Exception):
@@ -41,7 +43,7 @@ def analyse(text: str, path: str) -> Module:
     """The parsed file and what the data flow saw in it."""
     tree = parse(text)
     module = Module(Source(text, path), tree)
-    if _WORTH.search(text):
+    if WORTH.search(text):
         module.parents, bound = _survey(tree)
         module.events = Flow(tree, bound).run()
     return module
