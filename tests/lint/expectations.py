@@ -1,11 +1,20 @@
-"""Inline expectations of the fixtures: `# KL006` on a line, or `# KL006: 12` with the column, several apart by blanks."""
+"""What the tests of the linter share.
+
+Inline expectations of the fixtures: `# KL006` on a line, or `# KL006: 12` with the column, several apart by blanks.
+"""
 
 from __future__ import annotations
 
+import os
 import re
 from pathlib import Path
 
+import kullback
+
 FIXTURES = Path(__file__).parent / "fixtures"
+SRC = str(Path(kullback.__file__).parents[1])
+ENVIRONMENT = {**os.environ, "PYTHONPATH": SRC, "PYTHONIOENCODING": "utf-8"}
+BAD = "import torch.nn.functional as F\n\nloss = F.kl_div(x, y)\n"
 _EXPECTED = re.compile(r"(KL\d{3})(?::\s*(\d+))?")
 _COMMENT = re.compile(r"#\s*((?:KL\d{3}(?::\s*\d+)?\s*)+)$")
 

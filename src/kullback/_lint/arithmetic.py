@@ -127,6 +127,8 @@ class Arithmetic(Calls):
             return None
         if a.of.startswith("logsumexp(") or (b.of.startswith("logsumexp(") and b.of == f"logsumexp({self.key(a, a_node)})"):
             return Value(LOG_PROBS, role=a.role, temperature=a.temperature, of=f"softmax({self.key(a, a_node)})")
+        if b.log_of == f"sum({self.key(a, a_node)})":
+            return UNKNOWN  # log p - log(sum of p) normalises; there is no second distribution
         if (a.log_of or a.kind == LOG_PROBS) and (b.log_of or b.kind == LOG_PROBS):
             return Value(LOG_RATIO, data=((self.key(a, a_node), a), (self.key(b, b_node), b)))
         return None

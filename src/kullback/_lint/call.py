@@ -71,7 +71,10 @@ def creation(made: Made) -> Call:
     return Call(node, list(node.args), list(made.args), named, dict(made.keywords), is_open)
 
 
-def reduction_of(options: Arguments) -> str | None:
+_BY_NUMBER = {0: "none", 1: "mean", 2: "sum"}
+
+
+def reduction_of(options: Arguments, default: str) -> str | None:
     """PyTorch's reduction, legacy arguments included; None where it is not written out."""
     if options.open:
         return None
@@ -83,9 +86,11 @@ def reduction_of(options: Arguments) -> str | None:
             return "none"
         return "sum" if "size_average" in legacy and options.value("size_average").data is False else "mean"
     if "reduction" not in options.nodes:
-        return "mean"
+        return default
     value = options.value("reduction")
-    return value.data if value.kind == CONSTANT and isinstance(value.data, str) else None
+    if value.kind != CONSTANT:
+        return None
+    return value.data if isinstance(value.data, str) else _BY_NUMBER.get(value.data)
 
 
 def log_target_of(options: Arguments) -> bool | None:

@@ -37,7 +37,7 @@ from .values import (
     role_of,
 )  # fmt: skip
 
-_FOLLOWED = frozenset({"torch", "paddle", "keras", "tensorflow", "tf_keras", "scipy", "transformers", "numpyro", "pyro", "distrax",
+_FOLLOWED = frozenset({"torch", "paddle", "keras", "tensorflow", "tf_keras", "scipy", "transformers", "numpyro", "pyro", "distrax", "flax",
                        "tensorflow_probability"})  # fmt: skip
 _WITH_ROLES = ("", LOGITS, LOG_PROBS, PROBS, OBJECT, TUPLE, SAMPLES)
 

@@ -22,7 +22,8 @@ _PREFIXES = (
     ("torch.distributions.", "torch.distributions"), ("torch.", "torch"),
     ("paddle.nn.functional.", "paddle"), ("paddle.nn.", "paddle.nn"), ("paddle.tensor.", "paddle"), ("paddle.", "paddle"),
     ("jax.numpy.", "jax"), ("jax.nn.", "jax"), ("jax.scipy.special.", "scipy.special"), ("jax.scipy.stats.", "scipy.stats"),
-    ("jax.lax.", "jax"), ("jax.random.", "jax.random"), ("jax.", "jax"),
+    ("jax.lax.", "jax"), ("jax.random.", "jax.random"), ("jax.", "jax"), ("flax.linen.", "jax"),
+    ("flax.nnx.", "jax"),
     ("tensorflow.keras.backend.", "tensorflow"), ("tensorflow.keras.activations.", "tensorflow"), ("tensorflow.keras.ops.", "tensorflow"),
     ("keras.backend.", "tensorflow"), ("keras.ops.", "tensorflow"), ("keras.activations.", "tensorflow"),
     ("tensorflow.compat.v1.nn.", "tensorflow"), ("tensorflow.compat.v1.math.", "tensorflow"), ("tensorflow.compat.v1.", "tensorflow"),
@@ -56,7 +57,7 @@ _SAME = {
     "gather": "select", "take_along_axis": "select", "normalize": "normalize", "zeros": "zeros", "zeros_like": "zeros",
     "gumbel_softmax": "gumbel_softmax",
     "numel": "numel", "size": "numel", "topk": "topk", "sort": "topk", "no_grad": "no_grad", "inference_mode": "no_grad", "full": "full",
-    "full_like": "full", "eye": "other",
+    "full_like": "full", "eye": "other", "logical_and": "logical_and",
 }  # fmt: skip
 _FAMILY_ONLY = {
     "numpy.random": {"normal": "samples", "randn": "samples", "rand": "samples", "uniform": "samples", "exponential": "samples",
@@ -113,6 +114,7 @@ class Api:
     summed: str = "rows"
     normalises: bool = False
     torch_like: bool = False  # has reduction and log_target
+    reduction: str = "mean"  # where none is written
     distributions: bool = False  # takes distribution objects
     is_class: bool = False  # parameters above are those of the call on the object; `made_with` those of its creation
     made_with: tuple[str, ...] = ()
@@ -123,8 +125,11 @@ class Api:
 def _apis() -> dict[str, Api]:
     found: dict[str, Api] = {}
     torch = ("input", "target", "size_average", "reduce", "reduction", "log_target")
-    for prefix in ("torch.nn.functional", "torch", "kullback.torch"):
+    for prefix in ("torch.nn.functional", "kullback.torch"):
         found[f"{prefix}.kl_div"] = Api("F.kl_div", torch, "target", "input", q_is_log=True, summed="terms", torch_like=True)
+    # The function beneath it: numbers for the reductions, and none of them unless asked for.
+    native = ("input", "target", "reduction")
+    found["torch.kl_div"] = Api("torch.kl_div", native, "target", "input", True, summed="terms", torch_like=True, reduction="none")
     for prefix in ("torch.nn", "torch.nn.modules", "torch.nn.modules.loss", "kullback.torch"):
         found[f"{prefix}.KLDivLoss"] = Api(
             "nn.KLDivLoss",
@@ -243,5 +248,6 @@ METHODS = {
     "masked_fill": "masked_fill",
     "masked_fill_": "masked_fill", "index_select": "keep", "chunk": "chunk", "split": "chunk", "size": "size", "numel": "numel",
     "nelement": "numel", "absolute": "abs",
-    "scatter_": "scatter", "scatter": "scatter", "sort": "topk", "values": "keep", "T": "keep", "logsigmoid": "other",
+    "scatter_": "scatter", "scatter": "scatter", "sort": "topk", "values": "keep", "sort_index": "keep", "reindex": "keep",
+    "to_numpy": "keep", "T": "keep", "logsigmoid": "other",
 }  # fmt: skip

@@ -14,8 +14,10 @@ from .rules import RULES
 from .rules.base import Module, Report, Rule
 from .source import Source
 
-# Files without any of these words have nothing to say; most files are such.
-_WORTH = re.compile(r"softmax|[kK][lL]|entr|jensen|log\d*\(|exp(?:m1)?\(|logvar|log_var|logits", re.IGNORECASE)
+# Files without any of these words have nothing to say; most files are such. ("kl" within a word is "quickly" and "weekly".)
+WORTH = re.compile(
+    r"softmax|(?<![a-z])kl|kl(?![a-z])|kullback|entropy|rel_entr|jensen|log\d*\(|exp(?:m1)?\(|logvar|log_var|logits", re.IGNORECASE
+)
 
 
 class Unparsable(Exception):
@@ -41,7 +43,7 @@ def analyse(text: str, path: str) -> Module:
     """The parsed file and what the data flow saw in it."""
     tree = parse(text)
     module = Module(Source(text, path), tree)
-    if _WORTH.search(text):
+    if WORTH.search(text):
         module.parents, bound = _survey(tree)
         module.events = Flow(tree, bound).run()
     return module
@@ -63,16 +65,25 @@ def _check(text: str, path: str, rules: Sequence[Rule]) -> list[Finding]:
         module = analyse(text, path)
     except Unparsable as error:
         return [unparsable(path, error)]
-    except Exception as error:  # a fault of ours; the run goes on, and it is not hidden
-        return [unparsable(path, Unparsable(f"could not be followed ({type(error).__name__}: {error}); please report this", 1, 1))]
+    except Exception as error:
+        return [_fault(path, "the data flow", error)]
     found: dict[tuple[int, int, str], Finding] = {}
-    if module.events:
-        for rule in rules:
+    faults: list[Finding] = []
+    for rule in rules if module.events else ():
+        try:
             for report in rule.check(module):
                 finding = _finding(module.source, rule, report)
                 if not module.source.silences(rule.code, finding.line, finding.end_line):
                     found.setdefault((finding.line, finding.column, rule.code), finding)
-    return sorted(found.values(), key=lambda f: f.place)
+        except Exception as error:
+            faults.append(_fault(path, rule.code, error))
+    return sorted([*faults, *found.values()], key=lambda f: f.place)
+
+
+def _fault(path: str, where: str, error: Exception) -> Finding:
+    """A fault of ours: the run goes on, the other rules are asked, and it is not hidden."""
+    message = f"could not be checked: {where} failed ({type(error).__name__}: {error}), which is a fault of kullback; please report it"
+    return Finding(path, 1, 1, "KL000", message, ERROR, 1, 2)
 
 
 def unparsable(path: str, error: Unparsable, cell: int | None = None) -> Finding:

@@ -37,13 +37,18 @@ def add_keyword(source: Source, call: ast.Call, keyword: str) -> tuple[Edit, ...
     return (Edit(at, at, f", {keyword}"),)
 
 
+def _meet(a: Edit, b: Edit) -> bool:
+    """Two insertions at one place meet too: the first keyword of a call wants no comma before it, the second does."""
+    return (a.start < b.end and b.start < a.end) or a.start == b.start
+
+
 def apply(text: str, groups: Iterable[tuple[Edit, ...]]) -> tuple[str, int]:
     """Apply groups of edits; a group that overlaps one already taken is left for the next run. The text, and how many were applied."""
     taken: list[Edit] = []
     applied = 0
     for group in groups:
         new = [edit for edit in group if edit not in taken]
-        if new and all(edit.end <= other.start or edit.start >= other.end for edit in new for other in taken):
+        if new and not any(_meet(edit, other) for edit in new for other in taken):
             taken += new
             applied += 1
     for edit in sorted(taken, reverse=True):

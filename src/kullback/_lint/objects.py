@@ -47,7 +47,7 @@ class Objects(State):
         p, q = arguments.value(api.p), arguments.value(api.q)
         summed, averaged = api.summed, False
         if api.torch_like:
-            reduction = reduction_of(options)
+            reduction = reduction_of(options, api.reduction)
             summed, averaged = _SUMMED.get(str(reduction), ""), reduction == "mean"
         if api.distributions:
             summed = ROWS if _is_joint(p) or _is_joint(q) else TERMS if _is_factored(p) and _is_factored(q) else ""
@@ -85,7 +85,8 @@ class Objects(State):
         if short in catalog.LINEAR or short == "Dense":
             return _activated(made, short)
         if short in ("Softmax", "LogSoftmax", "Sigmoid"):
-            return Value({"Softmax": PROBS, "LogSoftmax": LOG_PROBS, "Sigmoid": SIGMOID}[short])
+            kind = {"Softmax": PROBS, "LogSoftmax": LOG_PROBS, "Sigmoid": SIGMOID}[short]
+            return Value(kind, softmax=kind == PROBS, positive=kind == PROBS)
         if short == "Sequential":
             if id(made.node) in self.layers:
                 return self.layers[id(made.node)]

@@ -291,6 +291,15 @@ def _subtract(c: _Seen) -> Value:
     return _quietly(c, ast.copy_location(ast.BinOp(c.nodes[0], ast.Sub(), c.nodes[1]), c.node))
 
 
+def _logical_and(c: _Seen) -> Value:
+    """The condition, as `a & b` would be."""
+    if len(c.args) < 2:
+        return UNKNOWN
+    node = ast.fix_missing_locations(ast.copy_location(ast.BinOp(c.nodes[0], ast.BitAnd(), c.nodes[1]), c.node))
+    c.flow.kept.append(node)
+    return Value(data=node)
+
+
 def _quietly(c: _Seen, node: ast.BinOp) -> Value:
     """The same as the operator; the operands were evaluated already, so events of theirs are only replaced."""
     ast.fix_missing_locations(node)
@@ -335,7 +344,7 @@ _TRANSFER: dict[str, Callable[[_Seen], Value]] = {
     "normalize": _normalize,
     "xlogy": _xlogy, "expm1": lambda c: Value("", c.first.role, exp_of=f"expm1:{c.key()}", detached=c.first.detached),
     "numel": lambda c: Value(of=f"numel({c.key()})"),
-    "chunk": _chunk, "scatter": _scatter, "size": _size,
+    "chunk": _chunk, "scatter": _scatter, "size": _size, "logical_and": _logical_and,
     "sigmoid": lambda c: Value(SIGMOID, c.first.role),
     "argmax": lambda c: Value(LABELS),
     "labels": lambda c: Value(LABELS),

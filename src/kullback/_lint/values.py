@@ -145,7 +145,8 @@ def join(a: Value, b: Value) -> Value:
 
 _TOKENS = {
     "teacher": "teacher", "teachers": "teacher", "tea": "teacher", "student": "student", "students": "student", "stu": "student",
-    "prior": "prior", "priors": "prior", "posterior": "posterior", "posteriors": "posterior", "p": "p", "q": "q",
+    "prior": "prior", "priors": "prior", "posterior": "posterior", "posteriors": "posterior",
+    "post": "posterior", "p": "p", "q": "q",
     "logp": "p", "logq": "q",
 }  # fmt: skip
 # What may stand beside p or q in a name without changing which side it is: log_p, p_probs, q_dist.

@@ -42,6 +42,17 @@ def render(findings: Iterable[Finding], version: str) -> str:
 def _result(finding: Finding) -> dict[str, Any]:
     path = PurePath(finding.path)
     uri = path.as_uri() if path.is_absolute() else quote(path.as_posix())
+    # A notebook's lines are those of its JSON, which a cell's line is not.
+    region = (
+        {"startLine": 1}
+        if finding.cell is not None
+        else {
+            "startLine": finding.line,
+            "startColumn": finding.column,
+            "endLine": finding.end_line,
+            "endColumn": finding.end_column,
+        }
+    )
     where = f" (cell {finding.cell}, line {finding.line})" if finding.cell is not None else ""
     return {
         "ruleId": finding.rule,
@@ -51,12 +62,7 @@ def _result(finding: Finding) -> dict[str, Any]:
             {
                 "physicalLocation": {
                     "artifactLocation": {"uri": uri},
-                    "region": {
-                        "startLine": finding.line,
-                        "startColumn": finding.column,
-                        "endLine": finding.end_line,
-                        "endColumn": finding.end_column,
-                    },
+                    "region": region,
                 }
             }
         ],

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import ast
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from functools import cached_property
 from typing import Any, ClassVar
@@ -31,6 +31,7 @@ class Module:
     tree: ast.Module
     events: list[Any] = field(default_factory=list)
     parents: dict[ast.AST, ast.AST] = field(default_factory=dict)
+    _looked: dict[tuple[int, Callable[[str], bool]], bool] = field(default_factory=dict)
 
     def of(self, kind: type[Any]) -> list[Any]:
         return self._by_kind.get(kind, [])
@@ -46,6 +47,18 @@ class Module:
         while not isinstance(node, ast.stmt) and node in self.parents:
             node = self.parents[node]
         return node
+
+    def says(self, node: ast.AST, look: Callable[[str], bool]) -> bool:
+        """What `look` finds in a node's source, asked once: a generated function may hold thousands of KLs."""
+        key = (id(node), look)
+        if key not in self._looked:
+            self._looked[key] = look(self.source.segment(node))
+        return self._looked[key]
+
+    @cached_property
+    def operations(self) -> dict[int, Operation]:
+        """By the node of the call."""
+        return {id(event.node): event for event in self.of(Operation)}
 
     @cached_property
     def scalings(self) -> dict[int, list[str]]:

@@ -20,7 +20,7 @@ class BatchmeanDivisor(Rule):
     def check(self, module: Module) -> Iterator[Report]:
         calls = {}
         for event in module.of(KlCall):
-            if not event.api.torch_like or reduction_of(event.options) != "batchmean":
+            if not event.api.torch_like or reduction_of(event.options, event.api.reduction) != "batchmean":
                 continue
             calls[id(event.node)] = event
             p, q = event.divergence.p, event.divergence.q

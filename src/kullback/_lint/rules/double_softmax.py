@@ -8,7 +8,7 @@ from collections.abc import Iterator
 from ..catalog import DISTRIBUTION_MODULES
 from ..events import Created, Operation
 from ..model import ERROR
-from ..values import PROBS
+from ..values import CONSTANT, PROBS
 from .base import Module, Report, Rule
 
 
@@ -28,7 +28,7 @@ class DoubleSoftmax(Rule):
                     event.node,
                     f"{event.name} of what is a softmax already: its output lies between 0 and 1, so the result is nearly uniform",
                 )
-            elif event.name == "hard" and _takes_scores(event.node, event.library):
+            elif event.name == "hard" and _takes_scores(event):
                 yield Report(event.node, "cross_entropy takes raw scores and applies softmax itself; this is a softmax already")
         for event in module.of(Created):
             if event.name.startswith(DISTRIBUTION_MODULES) and event.name.rsplit(".", 1)[-1] in ("Categorical", "OneHotCategorical"):
@@ -39,6 +39,10 @@ class DoubleSoftmax(Rule):
                     yield Report(event.node, "logits= are softmaxed again, and these are probabilities: pass probs=")
 
 
-def _takes_scores(node: ast.Call, library: str) -> bool:
-    name = node.func.attr if isinstance(node.func, ast.Attribute) else getattr(node.func, "id", "")
-    return library in ("torch", "paddle") and not name.startswith(("nll", "binary", "bce"))
+def _takes_scores(event: Operation) -> bool:
+    function = event.node.func
+    name = function.attr if isinstance(function, ast.Attribute) else getattr(function, "id", "")
+    # Paddle's takes probabilities where it is told so.
+    told = event.keyword_values.get("use_softmax")
+    softmaxes = told is None or (told.kind == CONSTANT and told.data is True)
+    return event.library in ("torch", "paddle") and softmaxes and not name.startswith(("nll", "binary", "bce"))

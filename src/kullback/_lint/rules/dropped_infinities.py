@@ -31,6 +31,8 @@ class DroppedInfinities(Rule):
             if made.family != "categorical":
                 continue
             base, condition = made.q.masked
+            if event.place.function is not None and module.says(event.place.function, _gives_infinity):
+                continue
             if (base and _positive(condition, base)) or any(_tests_q(ast.unparse(test), made) for test in event.place.conditions):
                 yield Report(event.node, _MESSAGE)
         for event in module.of(Operation):
@@ -40,6 +42,11 @@ class DroppedInfinities(Rule):
                     yield Report(event.node, _MESSAGE)
             elif event.name == "masked_invalid" and event.values[0].kind == KL:
                 yield Report(event.node, _MESSAGE)
+
+
+def _gives_infinity(text: str) -> bool:
+    """`return np.inf` where q is 0 and p is not: then nothing is dropped."""
+    return bool(re.search(r"\binf\b|\binfinity\b", text, re.IGNORECASE))
 
 
 def _finite(condition: ast.AST) -> bool:

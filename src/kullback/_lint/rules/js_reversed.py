@@ -19,7 +19,9 @@ class JsReversed(Rule):
 
     def check(self, module: Module) -> Iterator[Report]:
         for event, made in module.divergences():
-            if made.q_key and made.q_key in made.p.mixture and not getattr(getattr(event, "api", None), "distance", False):
+            # A part that was softmaxed once more is still that part.
+            parts = {*made.p.mixture, *(f"softmax({part})" for part in made.p.mixture)}
+            if made.q_key and made.q_key in parts and not getattr(getattr(event, "api", None), "distance", False):
                 yield Report(event.node, "KL(m‖p) of the mixture m: the Jensen-Shannon divergence is the mean of KL(p‖m) and KL(q‖m)")
         for event in module.of(Local):
             if len(event.nodes) < 2 or not re.match(
@@ -29,8 +31,7 @@ class JsReversed(Rule):
             returned = event.function.returns
             if returned is None or returned.kind != KL:
                 continue
-            first, second = event.function.positional[:2]
-            if (returned.data.p_key, returned.data.q_key) != (first, second):
+            if [returned.data.p_key, returned.data.q_key] != event.function.positional[:2]:
                 continue
             second_key = event.values[1].of or module.source.segment(event.nodes[1])
             if second_key in event.values[0].mixture:

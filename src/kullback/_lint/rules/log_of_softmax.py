@@ -19,6 +19,14 @@ def _within_where(module: Module, node: ast.AST) -> bool:
     return False
 
 
+def _has_log_softmax_beside(module: Module, call: ast.Call) -> bool:
+    """Whether log_softmax stands where this softmax does: not beside a layer, `self.softmax`, nor in the older modules of Keras."""
+    operation = module.operations[id(call)]
+    is_layer = "dim" in operation.keywords and not any(k.arg == "dim" for k in call.keywords)
+    assert isinstance(call.func, ast.Attribute)
+    return not is_layer and (operation.library != "tensorflow" or ast.unparse(call.func.value).endswith(("nn", "ops")))
+
+
 class LogOfSoftmax(Rule):
     code = "KL008"
     name = "log-of-softmax"
@@ -40,6 +48,8 @@ class LogOfSoftmax(Rule):
         # log2 and log10 are not log_softmax; a bare `softmax` may have no `log_softmax` beside it.
         natural = isinstance(called, ast.Attribute) and called.attr == "log"
         if not natural or not isinstance(inner, ast.Call) or not isinstance(inner.func, ast.Attribute) or inner.func.attr != "softmax":
+            return ()
+        if not _has_log_softmax_beside(module, inner):
             return ()
         source = module.source
         start, end = source.span(event.node)

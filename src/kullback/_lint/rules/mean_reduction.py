@@ -45,7 +45,7 @@ class MeanReduction(Rule):
                 yield Report(event.node, "divided by the number of categories too: divide by the number of rows only")
 
     def _reduction(self, module: Module, event: KlCall | Made, node: ast.Call) -> Iterator[Report]:
-        if reduction_of(event.options) != "mean":
+        if reduction_of(event.options, event.api.reduction) != "mean":
             return
         if "reduction" in event.options.nodes:
             yield Report(node, f'reduction="mean" of {event.api.name} divides by rows times categories: use "batchmean"')

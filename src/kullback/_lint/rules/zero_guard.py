@@ -31,15 +31,13 @@ class ZeroGuard(Rule):
                 continue
             function = event.place.function
             around = next((f for f in (*event.place.outer, function) if f is not None), module.statement(event.node))
-            near = module.source.segment(around)
-            if _GUARD.search(_without_strings(near)):
-                continue
-            if not p.zeros and "softmax" in near:
+            if module.says(around, _guards) or (not p.zeros and module.says(around, _takes_softmax)):
                 continue
             by_hand = (
                 bool(_ARRAY_LOG.search(module.source.segment(event.node)))
                 and function is not None
                 and self._is_parameter(function, made.p_key)
+                and self._is_summed(module, event)
             )
             if p.zeros or by_hand:
                 yield Report(event.node, "0 * log(0) is NaN where p is 0: use scipy.special.rel_entr, or where(p > 0, p * log(p / q), 0)")
@@ -59,5 +57,9 @@ class ZeroGuard(Rule):
         return bool(re.match(r"\w+", key)) and re.match(r"\w+", key)[0] in names  # type: ignore[index]
 
 
-def _without_strings(text: str) -> str:
-    return re.sub(r'"""[\s\S]*?"""|\'\'\'[\s\S]*?\'\'\'|#.*', "", text)
+def _guards(text: str) -> bool:
+    return bool(_GUARD.search(re.sub(r'"""[\s\S]*?"""|\'\'\'[\s\S]*?\'\'\'|#.*', "", text)))
+
+
+def _takes_softmax(text: str) -> bool:
+    return "softmax" in text
