@@ -1,8 +1,9 @@
 """The examples of a page: its prompts, and the rows of its tables, in the order in which they stand.
 
-Where a table has a column "gives", the cell to its left holds a call, and the two are an example: the call is run with the names that the page has defined so far,
-and must give the number shown, to as many digits as are shown. "NaN", "inf", the name of an error and true or false are such numbers too. A number after ~ is
-made of rounding errors, which differ from machine to machine: it must be more than a tenth off the number that stands last in the row, and of about that size.
+Where a table has a column "gives", the cell to its left holds a call, and the two are an example: the call is run with the names that the
+page has defined so far, and must give the number shown, to as many digits as are shown. "NaN", "inf", the name of an error, true and false
+are such numbers too. A number after ~ is made of rounding errors, which differ from machine to machine: it must be more than a tenth off
+the number that stands last in the row, and of about that size.
 """
 
 from __future__ import annotations

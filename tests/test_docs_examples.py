@@ -1,13 +1,17 @@
-"""Every example in README.md and docs/ is run: prompts, and the rows of tables that say what a call gives. (The linter's pages: tests/lint.)"""
+"""Every example in README.md and docs/ is run: prompts, and the rows of tables that say what a call gives. (Rules' pages: tests/lint.)"""
 
 from __future__ import annotations
 
 import doctest
+import math
+import re
 import warnings
 
 import pytest
 
 from documents import PAGES, ROOT, examples, gives, rows
+from kullback._lint.check import check
+from kullback._lint.rules import RULES
 
 
 def run(test: doctest.DocTest) -> doctest.TestResults:
@@ -36,11 +40,28 @@ def test_rows_are_examples(tmp_path, capsys):
     page.write_text(page.read_text().replace("0.33", "0.34"))
     assert run(examples(page)) == (1, 2)
     capsys.readouterr()
-    for value, shown, right in (
-        (float("nan"), "NaN", "1"), (-1.26e-9, "-1.3e-9", "1"), (3e12, "3e12", "1"), (True, "true", "1"), (-3e-7, "~2e-7", "5.49e-9"), (0.0, "~0", "5e-9"),
-    ):  # fmt: skip
-        gives(lambda value=value: value, shown, right)
-        assert capsys.readouterr().out == f"{shown}\n"
-    for value, shown, right in ((5.5e-9, "~2e-7", "5.49e-9"), (1e-3, "~2e-7", "5.49e-9"), (0.5, "0.51", "0.51"), (1.0, "ValueError", "1")):
-        gives(lambda value=value: value, shown, right)
-        assert capsys.readouterr().out != f"{shown}\n"
+    right = ((math.nan, "NaN"), (-1.26e-9, "-1.3e-9"), (3e12, "3e12"), (True, "true"), (-3e-7, "~2e-7"), (0.0, "~0"))
+    wrong = ((5.5e-9, "~2e-7"), (1e-3, "~2e-7"), (0.5, "0.51"), (1.0, "ValueError"))
+    for value, shown in (*right, *wrong):
+        gives(lambda value=value: value, shown, "5.49e-9")
+        assert (capsys.readouterr().out == f"{shown}\n") == ((value, shown) in right)
+
+
+SECTIONS = re.split(r"^(?=#+ )", (ROOT / "docs/pitfalls.md").read_text(), flags=re.MULTILINE)
+PITFALLS = {found[1]: section for section in SECTIONS if (found := re.search(r"^\[(KL\d+)\]\(.*/\1\.md\)", section, re.MULTILINE))}
+
+
+@pytest.mark.parametrize("rule", PITFALLS)
+def test_the_linter_finds_each_pitfall(rule):
+    """On a line marked wrong, and nothing on those marked right."""
+    prompts = doctest.DocTestParser().get_examples
+    source = "".join(example.source for part in (SECTIONS[1], PITFALLS[rule]) for example in prompts(part))
+    marked = {mark: {n for n, line in enumerate(source.splitlines(), 1) if line.endswith(f"# {mark}")} for mark in ("wrong", "right")}
+    found = check(source, "pitfall.py")
+    assert {finding.rule for finding in found if finding.line in marked["wrong"]} == {rule}
+    assert not [finding for finding in found if finding.line in marked["right"]]
+    assert marked["right"]
+
+
+def test_every_rule_has_a_pitfall():
+    assert set(PITFALLS) == {rule.code for rule in RULES}

@@ -1,7 +1,7 @@
 """`{drawing}`: a picture drawn when the site is built, inline, in the colours of the theme in use.
 
-What it draws is a function of `pictures`, `plots` or `import_graph`, called without arguments, that returns SVG; the directive's content is the caption, and
-`:alt:` says in words what is to be seen. Where the drawing comes from files, `:from:` names them, and a change of theirs draws it again.
+It is drawn by a function of `pictures`, `plots` or `import_graph`, called without arguments, that returns SVG. The content is the caption,
+and `:alt:` says in words what is to be seen. Where it comes from files, `:from:` names them, and a change of theirs draws it again.
 """
 
 from __future__ import annotations

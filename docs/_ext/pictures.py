@@ -72,9 +72,8 @@ WEATHER, FORECAST = np.array([0.5, 0.25, 0.25]), np.array([0.25, 0.25, 0.5])
 @themed(5.6, 1.7)
 def entropies(figure: Figure) -> None:
     """H(P) and KL(P‖Q) end to end make H(P, Q), in bits."""
-    h, kl, both = (
-        float(x) for x in (kb.entropy(WEATHER, base=2), kb.kl(WEATHER, FORECAST, base=2), kb.cross_entropy(WEATHER, FORECAST, base=2))
-    )
+    h, kl = float(kb.entropy(WEATHER, base=2)), float(kb.kl(WEATHER, FORECAST, base=2))
+    both = float(kb.cross_entropy(WEATHER, FORECAST, base=2))
     axis = figure.subplots()
     axis.barh(1, h, color=P, alpha=0.45)
     axis.barh(1, kl, left=h, color=Q, alpha=0.45, hatch="//", edgecolor=Q)

@@ -72,11 +72,7 @@ def gpu(figure: Figure) -> None:
 
 @themed(5.8, 3.4)
 def dispatch(figure: Figure) -> None:
-    named = [
-        (f"{who}: {row['pair']}", float(row[f"{key}_us"]))
-        for row in read("dispatch")
-        for who, key in (("kullback", "kullback"), ("torch", "torch"))
-    ]
+    named = [(f"{who}: {row['pair']}", float(row[f"{who}_us"])) for row in read("dispatch") for who in ("kullback", "torch")]
     bars(figure, named, "µs a call")
 
 
