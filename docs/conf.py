@@ -12,6 +12,8 @@ ROOT = HERE.parent
 sys.path[:0] = [str(HERE / "_ext"), str(ROOT / "tests")]
 os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3")
 
+from docutils import nodes  # noqa: E402
+
 import kullback  # noqa: E402
 
 project = "kullback"
@@ -65,5 +67,21 @@ def _escape_bars(app, what, name, thing, options, lines):
     lines[:] = [line if line.lstrip().startswith(">>>") else re.sub(r"\|(?=\S)([^|`]*)\|", r"\\|\1\\|", line) for line in lines]
 
 
+def _trim_examples(app, doctree):
+    """A prompt's output ends with an empty line, which is for doctest and not to be seen."""
+    for block in doctree.findall(nodes.literal_block):
+        block.rawsource = block.astext().rstrip("\n")
+        block.children = [nodes.Text(block.rawsource)]
+
+
+def _mark_calls(app, doctree):
+    """Tables of calls and what they give have a style of their own."""
+    for table in doctree.findall(nodes.table):
+        if any(entry.astext() == "gives" for entry in table.findall(nodes.entry)):
+            table["classes"].append("calls")
+
+
 def setup(app):
     app.connect("autodoc-process-docstring", _escape_bars)
+    app.connect("doctree-read", _trim_examples)
+    app.connect("doctree-read", _mark_calls)

@@ -16,7 +16,6 @@ import pytest
 import kullback
 
 PACKAGE = Path(kullback.__file__).parent
-ROOT = Path(__file__).resolve().parents[1]
 
 # From the top down: a module may import from those above it, and from its own package.
 LAYERS = [

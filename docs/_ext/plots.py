@@ -16,6 +16,11 @@ def read(name: str) -> list[dict[str, str]]:
         return list(csv.DictReader(file))
 
 
+def plainly(value: float, _: int | None = None) -> str:
+    """A number on a logarithmic axis, without a raised exponent, which would be tiny on a phone."""
+    return f"{value:g}" if 1e-3 <= value <= 1e3 else f"{value:.0e}".replace("e-0", "e-").replace("e+0", "e")
+
+
 def is_ours(what: str) -> bool:
     return what.startswith("kullback")
 
@@ -32,12 +37,14 @@ def accuracy(figure: Figure) -> None:
             colour, style = (P, "-") if is_ours(what) else (Q, "--")
             axis.plot(*zip(*points), color=colour, linestyle=style, marker="o", markersize=3, linewidth=1.2)
         axis.axhline(1, color=INK, linewidth=0.8, linestyle=":")
-        axis.text(1.5e-14, 1.6, "nothing right", fontsize=9, va="bottom")
+        axis.text(1.5e-14, 1.6, "nothing right", fontsize=10, va="bottom")
         axis.text(1e-8, 8e-7, "kullback, every framework", color=P, ha="center")
         axis.text(3e-9, 3e3, "SciPy, PyTorch, JAX, optax, Keras" if form == "probs" else "SciPy, PyTorch, JAX", color=Q, ha="left")
         axis.set(xscale="log", yscale="log", title=f"from {form}", ylabel="worst relative error")
+        axis.yaxis.set_major_formatter(plainly)
         axis.grid(axis="y", linewidth=0.5)
     axis.set_xlabel("true KL")
+    axis.xaxis.set_major_formatter(plainly)
 
 
 def bars(figure: Figure, named: list[tuple[str, float]], label: str, floor: float | None = None) -> None:
@@ -48,12 +55,14 @@ def bars(figure: Figure, named: list[tuple[str, float]], label: str, floor: floa
     for bar, name in zip(drawn, names):
         if not is_ours(name):
             bar.set(hatch="//", edgecolor=Q, linewidth=0.5)
-    axis.set_yticks(range(len(names)), names, fontsize=9)
+    axis.set_yticks(range(len(names)), names, fontsize=10)
     for i, value in enumerate(values):
-        axis.text(value, i, f" {value:.3g}", va="center", fontsize=9)
+        axis.text(value, i, f" {value:.3g}", va="center", fontsize=10)
     if floor is not None:
         axis.axvline(floor, color=INK, linewidth=0.8, linestyle=":")
     axis.set(xscale="log", xlabel=label, xlim=(None, max(values) * 2))
+    axis.xaxis.set_major_formatter(plainly)
+    axis.xaxis.set_minor_formatter("")
     axis.tick_params(axis="y", length=0)
     axis.grid(axis="x", linewidth=0.5, color=FAINT)
 

@@ -12,7 +12,7 @@
     ["Two modes, Q picks one", [0.44, 0.05, 0.02, 0.05, 0.44], [0.88, 0.08, 0.02, 0.01, 0.01]],
     ["Q rules something out", [0.3, 0.3, 0.2, 0.1, 0.1], [0.4, 0.3, 0.2, 0.1, 0]],
   ];
-  const WIDTH = 480, HEIGHT = 230, TOP = 14, BASE = 200, SCALE = BASE - TOP;
+  const WIDTH = 480, HEIGHT = 290, TOP = 14, BASE = 260, SCALE = BASE - TOP;
 
   /* p·log(p/q), with 0·log 0 = 0. */
   const term = (p, q) => (p === 0 ? 0 : q === 0 ? Infinity : p * Math.log(p / q));
