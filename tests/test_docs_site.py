@@ -311,6 +311,13 @@ CONTRAST = """selectors => {
 }"""
 
 
+# Of pictures' text, in pixels of the screen; some of it is turned.
+SIZES = """[...document.querySelectorAll('figure.drawing text')].map(text => {
+    const matrix = text.getScreenCTM();
+    return parseFloat(getComputedStyle(text).fontSize) * Math.hypot(matrix.a, matrix.b);
+})"""
+
+
 @pytest.mark.parametrize("scheme", ["light", "dark"])
 @pytest.mark.parametrize(("width", "height"), [(1280, 900), (360, 740)])
 def test_pages_fit_and_can_be_read(browser, site, scheme, width, height):
@@ -326,9 +333,7 @@ def test_pages_fit_and_can_be_read(browser, site, scheme, width, height):
         assert min(contrast) >= 4.5, (name, contrast)
         dark = page.evaluate("getComputedStyle(document.body).backgroundColor.match(/\\d+/g).every(x => x < 40)")
         assert dark == (scheme == "dark")
-        sizes = page.evaluate(
-            "[...document.querySelectorAll('figure.drawing text')].map(t => parseFloat(getComputedStyle(t).fontSize) * t.getScreenCTM().a)"
-        )
+        sizes = page.evaluate(SIZES)
         assert min(sizes, default=9) >= 8, name
     opened.assert_quiet()
 

@@ -20,7 +20,7 @@ def on_the_grid(density: np.ndarray) -> np.ndarray:
     return density / density.sum()
 
 
-@themed(5.6, 3.4)
+@themed(5.4, 3.4)
 def terms(figure: Figure) -> None:
     """Two densities, and under them the integrand of KL(P‖Q), whose area is the divergence."""
     p, q = normal(-0.8, 1.0), normal(0.9, 1.5)
@@ -42,7 +42,7 @@ def terms(figure: Figure) -> None:
 MODES, SHARES, SD = (-2.0, 2.0), (0.35, 0.65), 0.7
 
 
-@themed(5.6, 4.2)
+@themed(5.4, 4.2)
 def two_modes(figure: Figure) -> None:
     """A target with two modes, and the normal distribution nearest to it in either direction."""
     p = sum(share * normal(mode, SD) for share, mode in zip(SHARES, MODES))
@@ -69,7 +69,7 @@ def two_modes(figure: Figure) -> None:
 WEATHER, FORECAST = np.array([0.5, 0.25, 0.25]), np.array([0.25, 0.25, 0.5])
 
 
-@themed(5.6, 1.7)
+@themed(5.4, 1.7)
 def entropies(figure: Figure) -> None:
     """H(P) and KL(P‖Q) end to end make H(P, Q), in bits."""
     h, kl = float(kb.entropy(WEATHER, base=2)), float(kb.kl(WEATHER, FORECAST, base=2))

@@ -25,7 +25,7 @@ def is_ours(what: str) -> bool:
     return what.startswith("kullback")
 
 
-@themed(5.8, 5.6)
+@themed(5.4, 5.6)
 def accuracy(figure: Figure) -> None:
     """Worst relative error over the true KL: one line a candidate."""
     rows = read("accuracy")
@@ -67,24 +67,24 @@ def bars(figure: Figure, named: list[tuple[str, float]], label: str, floor: floa
     axis.grid(axis="x", linewidth=0.5, color=FAINT)
 
 
-@themed(5.8, 5.2)
+@themed(5.4, 5.2)
 def cpu(figure: Figure) -> None:
     rows = [row for row in read("cpu") if row["group"] == "throughput" and row["input"]]
     bars(figure, [(f"{row['what']}, {row['input']}", float(row["x floor"])) for row in rows], "× the time to read both arrays", 1)
 
 
-@themed(5.8, 3.0)
+@themed(5.4, 3.0)
 def gpu(figure: Figure) -> None:
     rows = [row for row in read("gpu") if (row["rows"], row["columns"]) == ("8192", "128256")]
     bars(figure, [(row["what"], float(row["times_floor"])) for row in rows], "× the time to read both arrays and write a third", 1)
 
 
-@themed(5.8, 3.4)
+@themed(5.4, 3.4)
 def dispatch(figure: Figure) -> None:
     named = [(f"{who}: {row['pair']}", float(row[f"{who}_us"])) for row in read("dispatch") for who in ("kullback", "torch")]
     bars(figure, named, "µs a call")
 
 
-@themed(5.8, 2.0)
+@themed(5.4, 2.0)
 def samples(figure: Figure) -> None:
     bars(figure, [(row["library"], float(row["times_kullback"])) for row in read("samples_speed")], "× kullback's time", 1)
