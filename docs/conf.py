@@ -42,9 +42,11 @@ html_math_renderer = "mathml"
 default_role = "code"  # in docstrings, `x` is code
 autodoc_typehints = "none"  # docstrings say more than "Any"
 autodoc_member_order = "bysource"
+smartquotes = False  # quotes in docstrings are code
 napoleon_numpy_docstring = True
 napoleon_google_docstring = False
 napoleon_use_rtype = False
+napoleon_use_param = False  # "p, q" are described once
 # Docstrings describe types in words ("array_like", "a pair of these"), which are no references.
 nitpick_ignore_regex = [("py:(class|data)", ".*")]
 

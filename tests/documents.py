@@ -1,9 +1,11 @@
-"""The examples of a page: its prompts, and the rows of its tables, in the order in which they stand.
+"""The examples of a page: its prompts, the rows of its tables, and the output of its commands, in the order in which they stand.
 
 Where a table has a column "gives", the cell to its left holds a call, and the two are an example: the call is run with the names that the
 page has defined so far, and must give the number shown, to as many digits as are shown. "NaN", "inf", the name of an error, true and false
 are such numbers too. A number after ~ is made of rounding errors, which differ from machine to machine: it must be more than a tenth off
 the number that stands last in the row, and of about that size.
+
+A block of text that begins with `$ kullback` is run too, and must print the rest of it; three dots stand for anything.
 """
 
 from __future__ import annotations
@@ -11,9 +13,12 @@ from __future__ import annotations
 import doctest
 import math
 import re
+import shlex
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
+
+from kullback._cli import main
 
 ROOT = Path(__file__).resolve().parents[1]
 PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").rglob("*.md"))]
@@ -62,6 +67,20 @@ def gives(call: Callable[[], Any], shown: str, right: str) -> None:
         print(re.sub(r"e([-+])0", r"e\1", text).replace("e+", "e"))
 
 
+def commands(text: str) -> Iterator[tuple[int, str, str]]:
+    """(line, arguments, output) of every block that shows what `kullback` prints."""
+    for block in re.finditer(r"^```text\n\$ kullback ([^\n]*)\n(.*?)^```", text, re.DOTALL | re.MULTILINE):
+        yield text.count("\n", 0, block.start()), block[1], block[2]
+
+
+def kullback(arguments: str) -> None:
+    main(shlex.split(arguments))
+
+
+def _command(line: int, arguments: str, output: str) -> doctest.Example:
+    return doctest.Example(f"kullback({arguments!r})", output, lineno=line, options={doctest.ELLIPSIS: True})
+
+
 def _example(line: int, call: str, shown: str, right: str) -> doctest.Example:
     return doctest.Example(f"gives(lambda: {call}, {shown!r}, {right!r})", shown, lineno=line)
 
@@ -69,5 +88,7 @@ def _example(line: int, call: str, shown: str, right: str) -> doctest.Example:
 def examples(page: Path) -> doctest.DocTest:
     text = page.read_text()
     prompts = doctest.DocTestParser().get_examples(text, page.name)
-    calls = [_example(*row) for row in rows(text)]
-    return doctest.DocTest(sorted(prompts + calls, key=lambda e: e.lineno), {"gives": gives}, page.name, str(page), 0, text)
+    calls = [_example(*row) for row in rows(text)] + [_command(*block) for block in commands(text)]
+    return doctest.DocTest(
+        sorted(prompts + calls, key=lambda e: e.lineno), {"gives": gives, "kullback": kullback}, page.name, str(page), 0, text
+    )

@@ -9,9 +9,18 @@ import warnings
 
 import pytest
 
-from documents import PAGES, ROOT, examples, gives, rows
+from documents import PAGES, ROOT, commands, examples, gives, rows
 from kullback._lint.check import check
 from kullback._lint.rules import RULES
+
+TRAIN = (
+    "import torch.nn.functional as F"
+    + 12 * "\n"
+    + """def step(student, target):
+    loss = F.kl_div(F.softmax(student, dim=-1), target, reduction="batchmean")
+    return loss
+"""
+)
 
 
 def run(test: doctest.DocTest) -> doctest.TestResults:
@@ -21,8 +30,11 @@ def run(test: doctest.DocTest) -> doctest.TestResults:
 
 
 @pytest.mark.parametrize("page", [page for page in PAGES if examples(page).examples], ids=lambda page: str(page.relative_to(ROOT)))
-def test_examples(page, monkeypatch):
-    monkeypatch.chdir(ROOT)  # they name files from there
+def test_examples(page, monkeypatch, tmp_path):
+    # They name files that come with the repository, and one that anyone could have.
+    (tmp_path / "examples").symlink_to(ROOT / "examples")
+    (tmp_path / "train.py").write_text(TRAIN)
+    monkeypatch.chdir(tmp_path)
     assert run(examples(page)).failed == 0
 
 
@@ -30,6 +42,7 @@ def test_pages_have_examples():
     attempted = {page.name: len(examples(page).examples) for page in PAGES}
     assert attempted["README.md"] > 10
     assert attempted["start.md"] > 10
+    assert [arguments.split()[0] for _, arguments, _ in commands((ROOT / "README.md").read_text())] == ["compare", "explain", "lint"]
 
 
 def test_rows_are_examples(tmp_path, capsys):
