@@ -73,12 +73,12 @@ def commands(text: str) -> Iterator[tuple[int, str, str]]:
         yield text.count("\n", 0, block.start()), block[1], block[2]
 
 
-def kullback(arguments: str) -> None:
+def run_command(arguments: str) -> None:
     main(shlex.split(arguments))
 
 
 def _command(line: int, arguments: str, output: str) -> doctest.Example:
-    return doctest.Example(f"kullback({arguments!r})", output, lineno=line, options={doctest.ELLIPSIS: True})
+    return doctest.Example(f"run_command({arguments!r})", output, lineno=line, options={doctest.ELLIPSIS: True})
 
 
 def _example(line: int, call: str, shown: str, right: str) -> doctest.Example:
@@ -89,6 +89,5 @@ def examples(page: Path) -> doctest.DocTest:
     text = page.read_text()
     prompts = doctest.DocTestParser().get_examples(text, page.name)
     calls = [_example(*row) for row in rows(text)] + [_command(*block) for block in commands(text)]
-    return doctest.DocTest(
-        sorted(prompts + calls, key=lambda e: e.lineno), {"gives": gives, "kullback": kullback}, page.name, str(page), 0, text
-    )
+    found = sorted(prompts + calls, key=lambda example: example.lineno)
+    return doctest.DocTest(found, {"gives": gives, "run_command": run_command}, page.name, str(page), 0, text)
