@@ -17,7 +17,7 @@ from docutils import nodes  # noqa: E402
 import kullback  # noqa: E402
 
 project = "kullback"
-author = "The kullback developers"
+author = copyright = "The kullback developers"
 version = release = kullback.__version__
 html_title = f"kullback {version}"
 

@@ -66,14 +66,14 @@ PITFALLS = {found[1]: section for section in SECTIONS if (found := re.search(r"^
 
 @pytest.mark.parametrize("rule", PITFALLS)
 def test_the_linter_finds_each_pitfall(rule):
-    """On a line marked wrong, and nothing on those marked right."""
-    prompts = doctest.DocTestParser().get_examples
-    source = "".join(example.source for part in (SECTIONS[1], PITFALLS[rule]) for example in prompts(part))
-    marked = {mark: {n for n, line in enumerate(source.splitlines(), 1) if line.endswith(f"# {mark}")} for mark in ("wrong", "right")}
-    found = check(source, "pitfall.py")
-    assert {finding.rule for finding in found if finding.line in marked["wrong"]} == {rule}
-    assert not [finding for finding in found if finding.line in marked["right"]]
-    assert marked["right"]
+    """Below "wrong", and nothing below "right" or before either."""
+    lines = re.findall(r"^(?:>>>|\.\.\.) (.*)$", SECTIONS[1] + PITFALLS[rule], re.MULTILINE)
+    found = {"setup": set(), "wrong": set(), "right": set()}
+    marks = [line.strip().removeprefix("# ") if line.strip() in ("# wrong", "# right") else "" for line in lines]
+    assert marks.index("wrong") < marks.index("right")
+    for finding in check("\n".join(lines), "pitfall.py"):
+        found[next(filter(None, marks[: finding.line][::-1]), "setup")].add(finding.rule)
+    assert found == {"setup": set(), "wrong": {rule}, "right": set()}
 
 
 def test_every_rule_has_a_pitfall():
