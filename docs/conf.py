@@ -23,7 +23,7 @@ html_title = f"kullback {version}"
 
 extensions = [
     "myst_parser", "sphinx.ext.autodoc", "sphinx.ext.napoleon",
-    "elsewhere", "mathml", "drawings", "commands",
+    "elsewhere", "mathml", "drawings", "commands", "pitfalls",
 ]  # fmt: skip
 source_suffix = {".md": "markdown"}
 exclude_patterns = ["_ext", "_static"]
