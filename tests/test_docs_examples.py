@@ -5,11 +5,13 @@ from __future__ import annotations
 import doctest
 import math
 import re
+import shlex
 import warnings
 
 import pytest
 
 from documents import PAGES, ROOT, commands, examples, gives, rows
+from kullback._cli import _parser
 from kullback._lint.check import check
 from kullback._lint.rules import RULES
 
@@ -38,9 +40,27 @@ def test_examples(page, monkeypatch, tmp_path):
     assert run(examples(page)).failed == 0
 
 
+def test_commands_that_are_not_run_exist():
+    """Of files that nobody has, at least every option is one."""
+    blocks = [block for page in PAGES for block in re.findall(r"^```sh\n(.*?)^```", page.read_text(), re.DOTALL | re.MULTILINE)]
+    lines = [
+        line for block in blocks for part in block.splitlines() for line in re.split(r"&&|>>", part) if line.strip().startswith("kullback ")
+    ]
+    assert len(lines) > 8
+    for line in lines:
+        _, *arguments = shlex.split(line, comments=True)
+        assert _parser().parse_args(arguments).run, line
+
+
 def test_pages_have_examples():
     attempted = {page.name: len(examples(page).examples) for page in PAGES}
     assert attempted["README.md"] > 10
+    assert not [
+        page
+        for page in PAGES
+        for block in re.findall(r"^```python\n(.*?)^```", page.read_text(), re.DOTALL | re.MULTILINE)
+        if ">>>" not in block
+    ]
     assert attempted["start.md"] > 10
     assert [arguments.split()[0] for _, arguments, _ in commands((ROOT / "README.md").read_text())] == ["compare", "explain", "lint"]
 
