@@ -35,7 +35,7 @@ pages_elsewhere = {
     **{f"rules/{page.stem}": page for page in (ROOT / "src/kullback/_lint/pages").glob("KL*.md")},
 }
 
-myst_enable_extensions = ["attrs_inline", "dollarmath", "deflist", "colon_fence"]
+myst_enable_extensions = ["dollarmath"]
 myst_heading_anchors = 4
 html_math_renderer = "mathml"
 

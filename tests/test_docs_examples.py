@@ -15,14 +15,8 @@ from kullback._cli import _parser
 from kullback._lint.check import check
 from kullback._lint.rules import RULES
 
-TRAIN = (
-    "import torch.nn.functional as F"
-    + 12 * "\n"
-    + """def step(student, target):
-    loss = F.kl_div(F.softmax(student, dim=-1), target, reduction="batchmean")
-    return loss
-"""
-)
+LOSS = '    loss = F.kl_div(F.softmax(student, dim=-1), target, reduction="batchmean")'
+TRAIN = "\n".join(["import torch.nn.functional as F", *11 * [""], "def step(student, target):", LOSS, "    return loss", ""])
 
 
 def run(test: doctest.DocTest) -> doctest.TestResults:
