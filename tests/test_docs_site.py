@@ -338,6 +338,22 @@ def test_pages_fit_and_can_be_read(browser, site, scheme, width, height):
     opened.assert_quiet()
 
 
+def test_the_theme_can_be_chosen(browser, site):
+    """Whatever the system prefers, and drawings follow."""
+    opened = Opened(browser, site.folder / "start.html", color_scheme="light")
+    seen = {}
+    for _ in range(3):  # the system's, light, dark, in some order
+        opened.page.locator(".theme-toggle:visible").first.click()
+        theme = opened.page.get_attribute("body", "data-theme")
+        seen[theme] = opened.page.evaluate(
+            "[getComputedStyle(document.body).backgroundColor, getComputedStyle(document.querySelector('.kl-bar.kl-p')).fill]"
+        )
+    assert set(seen) == {"auto", "light", "dark"}
+    assert seen["auto"] == seen["light"]
+    assert all(a != b for a, b in zip(seen["light"], seen["dark"]))
+    assert all(line.startswith("Changed to ") for line in opened.said)  # the theme says what it does
+
+
 def test_search_works_offline(browser, site):
     opened = Opened(browser, site.folder / "search.html")
     page = opened.page

@@ -62,7 +62,7 @@ def two_modes(figure: Figure) -> None:
         axis.plot(X, nearest(reverse, (1.0, 0.0)), color=Q, linestyle="--", linewidth=2)
         axis.set(yticks=[], xticks=[], xlim=(-6.5, 6.5), ylim=(0, 0.65), title=title)
         axis.text(-3.4, 0.26, "P", color=P, fontsize=14)
-        axis.text(*((1.1, 0.19) if not reverse else (3.0, 0.5)), "Q", color=Q, fontsize=14)
+        axis.text(*((-0.2, 0.21) if not reverse else (3.0, 0.5)), "Q", color=Q, fontsize=14)
 
 
 # Also in the examples of the page.
