@@ -1,7 +1,7 @@
 PYTHON ?= python3
 BIN := .venv/bin
 
-.PHONY: test check browser benchmarks clean
+.PHONY: test check browser docs benchmarks clean
 
 # Everything on a fresh machine: environment, linters, the built package, all tests.
 test: check browser
@@ -27,6 +27,12 @@ browser:
 	# Apart from the rest: TensorFlow and Triton in one process end it, since each brings its own LLVM.
 	$(BIN)/python -m pip install --quiet --disable-pip-version-check --no-deps --target .venv/triton triton==3.9.0
 	touch $@
+
+# Every example of the documentation is run; a broken one, or a broken link, ends this.
+docs: check
+	$(BIN)/python -m pytest -q tests/test_docs_examples.py
+	$(BIN)/python -m sphinx -W --keep-going -n -q docs build/site
+	@echo "build/site/index.html"
 
 benchmarks: check
 	$(BIN)/python benchmarks/accuracy.py
