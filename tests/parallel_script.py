@@ -146,13 +146,14 @@ def measure(r):
 
 
 def measure_kernels(r):
-    """Less of the same: kernels differ in the arithmetic of one rank, and without a GPU are interpreted."""
-    for direction in DIRECTIONS:
+    """Less of the same: kernels differ in the arithmetic of one rank, and without a GPU are interpreted. Reverse is forward the other way
+    round for them."""
+    for direction in ("forward", "js", "skew"):
         r.against_truth(f"{direction} torch.bfloat16 apart", *logits(0.5, torch.bfloat16), direction, temperature=2.0)
         r.against_truth(f"{direction} torch.float32 close", *logits(1e-4, torch.float32), direction)
     weighted(r, "mean")
-    edges(r, ("forward", "js"))
-    linears(r, ("forward", "js"))
+    edges(r, ("forward",))
+    linears(r, ("js",))
 
 
 def weighted(r, reduction):

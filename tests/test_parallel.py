@@ -119,7 +119,7 @@ def test_kernels_in_tritons_interpreter():
         text=True,
     )
     assert done.returncode == 0, done.stdout + done.stderr
-    assert "17 passed" in done.stdout
+    assert "14 passed" in done.stdout
 
 
 def test_a_group_needs_pytorch_and_torch_distributed():

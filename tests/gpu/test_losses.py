@@ -38,8 +38,7 @@ def _truth(student, teacher, direction="forward", weights=None):
     return value.detach(), exact.grad
 
 
-@pytest.mark.parametrize("direction", ["forward", "reverse", "js"])
-@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16], ids=str)
+@pytest.mark.parametrize(("direction", "dtype"), [("forward", torch.float32), ("reverse", torch.float32), ("js", torch.bfloat16)], ids=str)
 def test_in_place(direction, dtype):
     weight = torch.eye(200, device=DEVICE, dtype=dtype).requires_grad_()
     start, teacher = _logits(dtype)

@@ -9,15 +9,16 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
+from .._forms import inverse_temperature, is_number
 from .._ops import Array
 from ._rows import Statistics, slopes, statistics
 
 
 def row_values(
-    ops: Any, x: Array, y: Array, kind: str, w: float, scale: Array | None, group: Any, *, fused: bool = False, called: str = ""
+    ops: Any, x: Array, y: Array, kind: str, w: float, scale: Any, group: Any, *, fused: bool = False, called: str = ""
 ) -> Array:  # fmt: skip
     """The divergence of each row of two arrays [..., columns of this rank], over the columns of all ranks. `scale` multiplies the logits:
-    [..., 1] or None. `fused`: this rank's part in Triton kernels. `called`: what else must be the same on all ranks."""
+    a number, [..., 1], or None. `fused`: this rank's part in Triton kernels. `called`: what else must be the same on all ranks."""
     from .._kernels import parallel_torch
 
     ranks = parallel_torch.Ranks(group)
@@ -29,13 +30,20 @@ def row_values(
     if fused:
         from .._kernels import parallel_triton
 
-        local = parallel_triton.local(kind, w, 1.0 if scale is None else scale[..., 0], parallel_torch.Local)
+        local = parallel_triton.local(kind, w, 1.0 if scale is None else scale if is_number(scale) else scale[..., 0], parallel_torch.Local)
     else:
         local = array_local(ops, kind, w, scale, parallel_torch.Local)
     return parallel_torch.Rows.apply(x, y, local, ranks)
 
 
-def array_local(ops: Any, kind: str, w: float, scale: Array | None, local: Callable[..., Any]) -> Any:
+def row_scale(ops: Any, temperature: Any, x: Array) -> Array | float | None:
+    """What `row_values` multiplies logits by. A number stays one: on its way to a device it would be waited for."""
+    if is_number(temperature) and temperature > 0:
+        return None if temperature == 1 else 1.0 / float(temperature)
+    return inverse_temperature(ops, temperature, x, (len(x.shape) - 1,))
+
+
+def array_local(ops: Any, kind: str, w: float, scale: Any, local: Callable[..., Any]) -> Any:
     """A rank's part in array operations."""
 
     def wide(x: Array, y: Array) -> tuple[Array, Array]:

@@ -35,7 +35,9 @@ def _combined(ops: Any, combine: Combine | None, parts: tuple[Array, ...]) -> tu
     return parts if combine is None else tuple(combine(ops.stack(parts)))
 
 
-def _relative(ops: Any, a: Array, b: Array, top_a: Array, top_b: Array, scale: Array | None) -> tuple[Array, Array, Array, Array, Array]:
+def _relative(
+    ops: Any, a: Array, b: Array, top_a: Array, top_b: Array, scale: Array | float | None
+) -> tuple[Array, Array, Array, Array, Array]:
     """Scaled logits below their largest, their difference, free of what a constant on one side would round away, and where a is absent and
     where b is."""
     p_absent, q_absent = a == -math.inf, b == -math.inf
@@ -49,7 +51,7 @@ def _relative(ops: Any, a: Array, b: Array, top_a: Array, top_b: Array, scale: A
     return below_a, below_b, d, p_absent, q_absent
 
 
-def _normalised(ops: Any, a: Array, b: Array, scale: Array | None, s: Statistics) -> tuple[Array, Array, Array, Array]:
+def _normalised(ops: Any, a: Array, b: Array, scale: Array | float | None, s: Statistics) -> tuple[Array, Array, Array, Array]:
     """p, q, log(q/p) (±ABSENT where one of them is), and where only p is there."""
     below_a, below_b, d, p_absent, q_absent = _relative(ops, a, b, s.top_a, s.top_b, scale)
     p, q = ops.exp(below_a) / s.mass_a, ops.exp(below_b) / s.mass_b
@@ -59,7 +61,7 @@ def _normalised(ops: Any, a: Array, b: Array, scale: Array | None, s: Statistics
 
 
 def statistics(
-    ops: Any, kind: str, w: float, a: Array, b: Array, scale: Array | None, axes: Any,
+    ops: Any, kind: str, w: float, a: Array, b: Array, scale: Array | float | None, axes: Any,
     largest: Combine | None = None, total: Combine | None = None,
 ) -> Statistics:  # fmt: skip
     """Of P and Q with logits a and b: KL(P‖Q) ("kl"), and with M = (1 − w)P + wQ (1 − w)KL(P‖M) + w KL(Q‖M) ("js") or KL(P‖M) ("skew").
@@ -101,7 +103,7 @@ def statistics(
 
 
 def slopes(
-    ops: Any, kind: str, w: float, a: Array, b: Array, scale: Array | None, s: Statistics, needs: tuple[bool, ...]
+    ops: Any, kind: str, w: float, a: Array, b: Array, scale: Array | float | None, s: Statistics, needs: tuple[bool, ...]
 ) -> tuple[Array | None, Array | None]:  # fmt: skip
     """d value / d a and d b; None where not needed."""
     # As in `_calculus`, where the algebra stands; the sums are those of the statistics.

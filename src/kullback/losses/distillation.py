@@ -70,7 +70,8 @@ def kl_loss(
         derivatives. For logits that nothing reads after that; what would, a second backward included, raises. In Triton kernels only.
     impl : {"auto", "array", "triton"}
         "auto" runs PyTorch's CUDA tensors of 16 or 32 bits through Triton kernels that read the logits twice and write nothing of their
-        size but the gradient, and everything else through array operations. "triton" raises where the kernels cannot run.
+        size but the gradient, JAX's arrays on accelerators through formulas that XLA compiles to as little, and everything else through
+        array operations. "triton" raises where the kernels cannot run.
 
     Examples
     --------
@@ -271,7 +272,7 @@ def _spread(
     if not fused:
         x, y = _same_categories(ops, x, y)
     last = (len(x.shape) - 1,)
-    scale = None if is_number(temperature) and temperature == 1 else inverse_temperature(ops, temperature, x, last)
+    scale = _parallel.row_scale(ops, temperature, x)
     values = _parallel.row_values(ops, x, y, kind, share, scale, group, fused=fused, called=called)
     return reduce_values(ops, values, None if weights is None else ops.squeeze(per_row(ops, "weights", weights, x, last), last), reduction)
 

@@ -10,7 +10,7 @@ import math
 from typing import Any, NamedTuple
 
 from .._divergences import divergence
-from .._forms import float_arrays, inverse_temperature, is_number, per_row
+from .._forms import float_arrays, is_number, per_row
 from .._ops import Array, common_ops
 from .._reduce import check_options, reduce_values, row_weights
 from . import _parallel
@@ -336,8 +336,7 @@ def _spread_step(ops: Any, tokens: _Tokens, options: _Options, wide: bool, *, fu
         student, teacher = (_capped(ops, x, losses.logit_scale, losses.softcap) for x in (logits, teacher))
         first, second = _same_categories(ops, *((teacher, student) if losses.teacher_first else (student, teacher)))
         temperature: Any = rows.temperature if losses.temperature is None else losses.temperature
-        one = is_number(temperature) and temperature == 1
-        scale = None if one else inverse_temperature(ops, temperature, first, (1,))
+        scale = _parallel.row_scale(ops, temperature, first)
         return _parallel.row_values(ops, first, second, losses.kind, losses.share, scale, options.group, fused=fused)
 
     return linear_torch.array_step(of_logits), ranks.total, vocabulary
