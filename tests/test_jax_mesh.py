@@ -33,10 +33,10 @@ ACCELERATED = ["kl_loss accelerated", "kl_loss js accelerated", "kl_loss bfloat1
 
 def test_a_mesh_changes_no_number(on_a_mesh):
     # Value and gradient on two meshes, of two functions on a third, of the losses on one; shard_map, and the control.
-    assert len(on_a_mesh) == len(SHARDED) * 2 * 2 + 2 * 2 + (len(LOSSES) + len(ACCELERATED)) * 2 + 2
+    assert len(on_a_mesh) == len(SHARDED) * 2 * 2 + 2 * 2 + (len(LOSSES) + len(ACCELERATED) + 1) * 2 + 2
     for name, what, mesh, kind, worst, _ in on_a_mesh:
-        # What is made for bfloat16 keeps its contract, 1e-5; its gradient may round the other way, by a unit in the last place.
-        bound = 1e-6 if name != "kl_loss bfloat16" else 1e-5 if what == "value" else 2**-7
+        # Formulas of accelerators keep their contract, 1e-5; a gradient in bfloat16 may round the other way, by a unit in the last place.
+        bound = 1e-6 if name not in ACCELERATED else 2**-7 if (name, what) == ("kl_loss bfloat16", "gradient") else 1e-5
         assert worst < bound, (name, what, mesh, kind)
 
 
@@ -53,14 +53,14 @@ def test_a_mesh_gathers_nothing(on_a_mesh, name):
 
 
 @pytest.mark.parametrize("name", ACCELERATED)
-def test_formulas_of_accelerators_gather_statistics_only(on_a_mesh, name):
-    """Of 16 rows over 2 x 4 devices: a few numbers a row, or those of all shards of it, of which each device then makes one."""
+def test_formulas_of_accelerators_gather_nothing(on_a_mesh, name):
+    """Of 16 rows over 2 x 4 devices: one number a row at a time."""
     rows = [row for row in on_a_mesh if row[0] == name]
-    assert len(rows) == 2
+    assert len(rows) == (4 if name == "kl_loss bfloat16" else 2)
     for _, what, mesh, kind, _, seen in rows:
         assert seen
-        assert {op for op, _ in seen} <= {"all-reduce", "all-gather"}
-        assert all(size <= (8 * 4 if op == "all-gather" else 16) for op, size in seen), (what, mesh, kind, seen)
+        assert {op for op, _ in seen} == {"all-reduce"}
+        assert all(size <= 16 for _, size in seen), (what, mesh, kind, seen)
 
 
 def test_a_gather_would_be_seen(on_a_mesh):

@@ -270,9 +270,16 @@ def _values_jvp(call: Call, primals: Any, tangents: Any) -> Any:
 _values.defjvp(_values_jvp, symbolic_zeros=True)
 
 
+def _declared_sharded(x: Any) -> bool:
+    """Is it part of the array's type that categories lie on several devices (`AxisType.Explicit`)? Then JAX takes no single one out."""
+    spec = getattr(getattr(jax.typeof(x), "sharding", None), "spec", None) if hasattr(jax, "typeof") else None
+    return spec is not None and len(spec) == x.ndim and spec[-1] is not None
+
+
 def values(x: Any, y: Any, kind: str, w: float, scale: Any) -> Any:
     """The divergence of each row of two arrays of one shape: KL(P‖Q) ("kl"), and with M = (1 − w)P + wQ (1 − w)KL(P‖M) + w KL(Q‖M) ("js")
     or KL(P‖M) ("skew"). `scale` multiplies the logits: [..., 1], or None."""
     half = jnp.float32 not in (x.dtype, y.dtype)
     simple = x.dtype == y.dtype == jnp.bfloat16 and scale is None
-    return _values(Call(kind, w, half, FOR_BFLOAT16 if simple else ""), x, y, jnp.float32(1.0) if scale is None else scale)
+    normalisers = "" if not simple else "largest" if _declared_sharded(x) or _declared_sharded(y) else FOR_BFLOAT16
+    return _values(Call(kind, w, half, normalisers), x, y, jnp.float32(1.0) if scale is None else scale)
