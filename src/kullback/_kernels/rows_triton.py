@@ -204,8 +204,8 @@ def _scales(scale: Any, x: Any, batch: Any) -> Any:
     if not torch.is_tensor(scale):
         return torch.full((1,), scale, dtype=torch.float32, device=x.device), 0
     if scale.numel() == 1:
-        return scale.reshape(1).float(), 0
-    return scale.float().expand(*batch).reshape(-1).contiguous(), 1
+        return scale.reshape(1).to(x.device, torch.float32), 0
+    return scale.to(x.device, torch.float32).expand(*batch).reshape(-1).contiguous(), 1
 
 
 def values(x: Any, y: Any, kind: str, w: float, scales: tuple[Any, int], *, upstream: Any = None, gradient: Any = None) -> tuple[Any, Any]:
