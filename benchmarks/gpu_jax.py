@@ -41,7 +41,7 @@ def kullback(direction: str, **options: object) -> Callable[..., jax.Array]:
 
 def normalised(how: str) -> Callable[..., jax.Array]:
     """One of `rows_jax.NORMALISERS`, or, for none, what float32 takes."""
-    return lambda student, teacher: rows_jax._values(rows_jax.Call("kl", 0.0, True, how), teacher, student, jnp.float32(1.0))
+    return lambda student, teacher: rows_jax._values(rows_jax.Call("kl", 0.0, True, how), teacher, student, jnp.float32(1.0), None)
 
 
 CANDIDATES: dict[str, tuple[str, Callable[..., jax.Array]]] = {
