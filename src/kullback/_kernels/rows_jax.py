@@ -103,31 +103,34 @@ def _valid(top_a: Any, top_b: Any) -> tuple[Any, Any]:
     return jax.lax.stop_gradient(jnp.where(good, top_a, jnp.nan)), jax.lax.stop_gradient(jnp.where(good, top_b, jnp.nan))
 
 
-def _wide(x: Any, y: Any) -> tuple[Any, Any]:
-    return x.astype(jnp.float32), y.astype(jnp.float32)
+def _wide(x: Any, y: Any, keep: Any) -> tuple[Any, Any]:
+    """In float32, and harmless numbers in rows that do not count. Here, not before: masked logits would be written down for `cond`."""
+    x, y = x.astype(jnp.float32), y.astype(jnp.float32)
+    return (x, y) if keep is None else (jnp.where(keep, x, 0.0), jnp.where(keep, y, 0.0))
 
 
 # Normalisers for bfloat16: log(q/p) is off by δ, some ε, in all categories alike. Gradients are rounded to 8 bits, and KL is off by δ²/2,
 # some 1e-14.
 
 
-def _after_the_largest(x: Any, y: Any) -> Masses:
+def _after_the_largest(x: Any, y: Any, keep: Any) -> Masses:
     """Two passes of little arithmetic."""
-    a, b = _wide(x, y)
+    a, b = _wide(x, y, keep)
     tops = _valid(jnp.max(a, -1, keepdims=True), jnp.max(b, -1, keepdims=True))
     mass_a, mass_b = _sum(jnp.exp(a - tops[0])), _sum(jnp.exp(b - tops[1]))
     return Masses(*tops, mass_a, mass_b, jnp.log(mass_b / mass_a))
 
 
-def _from_the_first(x: Any, y: Any) -> Masses:
+def _from_the_first(x: Any, y: Any, keep: Any) -> Masses:
     """One pass of little arithmetic, relative to the first category, and where some row rises too far above that (or is no distribution),
     two more."""
-    a, b = _wide(*_apart((x, y)))
+    own_x, own_y = _apart((x, y))
+    a, b = _wide(own_x, own_y, keep)
     first = tuple(jax.lax.stop_gradient(jnp.where(jnp.abs(z[..., :1]) < 1e30, z[..., :1], 0.0)) for z in (a, b))
     mass_a, mass_b = _sum(jnp.exp(a - first[0])), _sum(jnp.exp(b - first[1]))
     good = jnp.all((mass_a < 1e30) & (mass_b < 1e30) & (mass_a > 1e-30) & (mass_b > 1e-30))
     found = Masses(first[0], first[1], mass_a, mass_b, jnp.log(mass_b / mass_a))
-    return Masses(*jax.lax.cond(good, lambda x, y: found, _after_the_largest, x, y))
+    return Masses(*jax.lax.cond(good, lambda *_: found, _after_the_largest, x, y, keep))
 
 
 NORMALISERS = {"largest": _after_the_largest, "first": _from_the_first}
@@ -226,9 +229,9 @@ class Call(NamedTuple):
     normalisers: str
 
 
-def _value_and_slopes(call: Call, x: Any, y: Any, scale: Any, needs: tuple[bool, ...]) -> tuple[Any, tuple[Any, Any]]:
-    a, b = _wide(x, y)
-    masses = NORMALISERS[call.normalisers](x, y) if call.normalisers else _masses(a, b, scale, exact=call.half)
+def _value_and_slopes(call: Call, x: Any, y: Any, scale: Any, keep: Any, needs: tuple[bool, ...]) -> tuple[Any, tuple[Any, Any]]:
+    a, b = _wide(x, y, keep)
+    masses = NORMALISERS[call.normalisers](x, y, keep) if call.normalisers else _masses(a, b, scale, exact=call.half)
     m = masses
     between, log_ratio = m.top_b - m.top_a, m.log_ratio
     if call.normalisers:
@@ -251,22 +254,21 @@ def _value_and_slopes(call: Call, x: Any, y: Any, scale: Any, needs: tuple[bool,
 
 
 @partial(jax.custom_jvp, nondiff_argnums=(0,))
-def _values(call: Call, x: Any, y: Any, scale: Any) -> Any:
-    return _value_and_slopes(call, x, y, scale, (False, False))[0]
+def _values(call: Call, x: Any, y: Any, scale: Any, keep: Any) -> Any:
+    return _value_and_slopes(call, x, y, scale, keep, (False, False))[0]
 
 
 def _values_jvp(call: Call, primals: Any, tangents: Any) -> Any:
-    x, y, scale = primals
-    needs = tuple(not isinstance(t, SymbolicZero) for t in tangents)
-    value, slopes = _value_and_slopes(call, x, y, scale, (True, True) if needs[2] else needs[:2])
+    x, y, scale, keep = primals
+    needs = tuple(not isinstance(t, SymbolicZero) for t in tangents[:3])
+    value, slopes = _value_and_slopes(call, x, y, scale, keep, (True, True) if needs[2] else needs[:2])
     change = jnp.zeros_like(value)
     for slope, tangent, need in zip(slopes, tangents, needs):
         if need:
             change = change + _sum(slope * scale * tangent.astype(jnp.float32))[..., 0]
     if needs[2]:
         # The gradient sums to 0, so logits may be taken relative to their largest.
-        for slope, z in zip(slopes, (x, y)):
-            z = z.astype(jnp.float32)
+        for slope, z in zip(slopes, _wide(x, y, keep)):
             below = jnp.where(z == -jnp.inf, 0.0, z - jnp.max(z, -1, keepdims=True))
             change = change + _sum(slope * below * tangents[2])[..., 0]
     return value, change
@@ -281,10 +283,10 @@ def _declared_sharded(x: Any) -> bool:
     return spec is not None and len(spec) == x.ndim and spec[-1] is not None
 
 
-def values(x: Any, y: Any, kind: str, w: float, scale: Any) -> Any:
+def values(x: Any, y: Any, kind: str, w: float, scale: Any, keep: Any = None) -> Any:
     """The divergence of each row of two arrays of one shape: KL(P‖Q) ("kl"), and with M = (1 − w)P + wQ (1 − w)KL(P‖M) + w KL(Q‖M) ("js")
-    or KL(P‖M) ("skew"). `scale` multiplies the logits: [..., 1], or None."""
+    or KL(P‖M) ("skew"). `scale` multiplies the logits: [..., 1], or None. Rows that are not to be kept, [..., 1], may hold anything."""
     half = jnp.float32 not in (x.dtype, y.dtype)
     simple = x.dtype == y.dtype == jnp.bfloat16 and scale is None
     normalisers = "" if not simple else "largest" if _declared_sharded(x) or _declared_sharded(y) else FOR_BFLOAT16
-    return _values(Call(kind, w, half, normalisers), x, y, jnp.float32(1.0) if scale is None else scale)
+    return _values(Call(kind, w, half, normalisers), x, y, jnp.float32(1.0) if scale is None else scale, keep)

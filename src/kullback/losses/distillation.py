@@ -300,12 +300,11 @@ def _few_passes(
     x, y = _same_categories(ops, x, y)
     last = (len(x.shape) - 1,)
     scale = None if is_number(temperature) and temperature == 1 else inverse_temperature(ops, temperature, x, last)
-    if weights is not None:
-        weights = per_row(ops, "weights", weights, x, last)
-        # Rows of weight 0 may hold anything; a harmless row in their place keeps it out of the derivatives.
-        x, y = (ops.where(weights == 0.0, 0.0, z) for z in (x, y))
-        weights = ops.squeeze(weights, last)
-    return reduce_values(ops, rows_jax.values(x, y, kind, share, scale), weights, reduction)
+    if weights is None:
+        return reduce_values(ops, rows_jax.values(x, y, kind, share, scale), None, reduction)
+    weights = per_row(ops, "weights", weights, x, last)
+    values = rows_jax.values(x, y, kind, share, scale, weights != 0.0)
+    return reduce_values(ops, values, ops.squeeze(weights, last), reduction)
 
 
 def _fused(
