@@ -18,7 +18,7 @@ import torch
 import triton
 import triton.language as tl
 
-from .triton_math import INF, INTERPRETED, LN2, LOG2E, _exp2, _fma, _load, _pivot
+from .math_triton import INF, INTERPRETED, LN2, LOG2E, _exp2, _fma, _load, _pivot
 
 # Columns a step, warps; columns a slice. The fastest of those tried on an H200.
 _STEP = (128, 4) if INTERPRETED else (1024, 4)

@@ -14,7 +14,7 @@ import triton.language as tl
 
 from . import rows_triton
 from .linear_torch import Step
-from .triton_math import INF, INTERPRETED, _expm1
+from .math_triton import INF, INTERPRETED, _expm1
 
 _BLOCK = 128 if INTERPRETED else 4096
 

@@ -12,8 +12,8 @@ import torch
 import triton
 import triton.language as tl
 
+from .math_triton import LOG2E, _bregman, _difference, _exp2, _expm1, _load, _log_ratio, _mixture
 from .rows_triton import KINDS, _block, _exact, _normalisers, _scales, gradients, rows
-from .triton_math import LOG2E, _bregman, _difference, _exp2, _expm1, _load, _log_ratio, _mixture
 
 
 @triton.jit

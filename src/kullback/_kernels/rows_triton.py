@@ -14,7 +14,7 @@ import triton
 import triton.language as tl
 
 from . import kl_triton
-from .triton_math import (
+from .math_triton import (
     INF,
     INTERPRETED,
     LOG2E,

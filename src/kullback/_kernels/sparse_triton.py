@@ -14,7 +14,7 @@ import triton.language as tl
 
 from . import linear_triton, rows_triton
 from .linear_torch import Step
-from .triton_math import INF, INTERPRETED, LOG2E, _exp2, _load, _pivot
+from .math_triton import INF, INTERPRETED, LOG2E, _exp2, _load, _pivot
 
 
 @triton.jit

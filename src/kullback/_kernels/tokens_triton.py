@@ -13,7 +13,7 @@ import triton
 import triton.language as tl
 
 from . import rows_triton
-from .triton_math import INTERPRETED, LN2, LOG2E, _exp2, _load, _log_ratio
+from .math_triton import INTERPRETED, LN2, LOG2E, _exp2, _load, _log_ratio
 
 # The columns of rows_triton's statistics that are read here: pivots and log2 of the sums relative to them, and log(sum_b / sum_a).
 TOP_A, LOG_A, TOP_B, LOG_B, R = range(5)
