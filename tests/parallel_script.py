@@ -97,7 +97,7 @@ class Rank:
         single = kl_loss(student=alone[0], teacher=alone[1], impl="array", **given)
         single.backward(upstream)
         own = [self.own(x).requires_grad_() for x in (student, teacher)]
-        found = self.loss(*own, **given)
+        found = self.loss(*own, **{k: x.to(self.device) if torch.is_tensor(x) else x for k, x in given.items()})
         found.backward(upstream.to(found.device))
         value = float(((found.detach().double().cpu() - expected.detach()).abs() / expected.detach()).max())
         beside = float(((found.detach().cpu() - single.detach()).abs() / single.detach()).max())
