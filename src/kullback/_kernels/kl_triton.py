@@ -12,6 +12,7 @@ have underflown: slices with such columns take q.
 
 from __future__ import annotations
 
+import math
 from typing import Any
 
 import torch
@@ -22,7 +23,7 @@ from .math_triton import INF, INTERPRETED, LN2, LOG2E, _exp2, _fma, _load, _pivo
 
 # Columns a step, warps; columns a slice. The fastest of those tried on an H200.
 _STEP = (128, 4) if INTERPRETED else (1024, 4)
-_SLICE = 256 if INTERPRETED else 8192
+_SLICE = 128 if INTERPRETED else 8192
 _REGISTERS = 64  # as many programs at a time as that leaves room for
 
 
@@ -239,7 +240,7 @@ def values(x: Any, y: Any, scales: tuple[Any, int], upstream: Any = None, gradie
     block = min(_STEP[0], max(128, triton.next_power_of_2(columns)))
     warps = max(1, min(_STEP[1], block // 128))
     # No more programs a row than run at once, on the smallest of GPUs.
-    slices = min(32, triton.next_power_of_2(triton.cdiv(columns, _SLICE)))
+    slices = min(32, 1 << max(0, round(math.log2(columns / _SLICE))))
     width = triton.cdiv(triton.cdiv(columns, slices), 64) * 64
     sums, terms = (torch.empty(n, slices, k, dtype=torch.float32, device=x.device) for k in (5, 2))
     counts = torch.zeros(n if slices > 1 else 1, dtype=torch.int32, device=x.device)
