@@ -11,6 +11,8 @@ installed.
 from __future__ import annotations
 
 import csv
+import importlib.metadata
+import importlib.util
 import statistics
 import subprocess
 from collections.abc import Callable
@@ -75,6 +77,7 @@ def measure() -> list[dict[str, object]]:
         "driver": driver.stdout.strip(),
         "torch": torch.__version__,
         "triton": triton.__version__,
+        "liger": importlib.metadata.version("liger-kernel") if importlib.util.find_spec("liger_kernel") else "",
     }
     return [row | machine for shape in SHAPES for row in measure_shape(*shape)]
 
@@ -124,7 +127,7 @@ def table() -> str:
         rows = list(csv.DictReader(file))
     first = rows[0]
     lines = [
-        f"{first['gpu']}, driver {first['driver']}, PyTorch {first['torch']}, Triton {first['triton']}; bfloat16.",
+        f"{first['gpu']}, driver {first['driver']}, PyTorch {first['torch']}, Triton {first['triton']}, Liger {first['liger']}; bfloat16.",
         "",
         "| what | rows × columns | ms | × floor | extra memory, GiB |",
         "|---|---|---|---|---|",

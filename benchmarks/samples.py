@@ -174,13 +174,14 @@ start = time.perf_counter()
 value = float(call())
 seconds = time.perf_counter() - start
 peak = (resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before) / 1024
-print(json.dumps({"seconds": seconds, "value": value, "extra_mb": peak}))
+from importlib.metadata import version
+print(json.dumps({"seconds": seconds, "value": value, "extra_mb": peak, "version": version(sys.argv[1].split(",")[0])}))
 """
 
 
 def speed(peers: str, rows: int, rounds: int) -> None:
     names = ["kullback", "kullback, with interval", "divergence", "infomeasure"]
-    best: dict[str, dict[str, float]] = {}
+    best: dict[str, dict[str, Any]] = {}
     for _ in range(rounds):
         for name in names:
             python = sys.executable if name.startswith("kullback") else peers
@@ -189,12 +190,15 @@ def speed(peers: str, rows: int, rounds: int) -> None:
             print(name, found, flush=True)
             if name not in best or found["seconds"] < best[name]["seconds"]:
                 best[name] = found
-    out = [{"library": name, "rows": rows, **{k: float(f"{v:.4g}") for k, v in best[name].items()}} for name in names]
+    out = [
+        {"library": name, "version": best[name].pop("version"), "rows": rows, **{k: float(f"{v:.4g}") for k, v in best[name].items()}}
+        for name in names
+    ]
     for r in out:
         r["times_kullback"] = float(f"{r['seconds'] / out[0]['seconds']:.3g}")
     _write(HERE / "results" / "samples_speed.csv", out)
     lines = [f"| n = m = {rows:,}, d = 3, k = 4 | × kullback's time | memory beyond the data | estimate (KL 0.375) |", "|---|---|---|---|"]
-    lines += [f"| {r['library']} | {r['times_kullback']:.2g} | {r['extra_mb']:.0f} MB | {r['value']:.4f} |" for r in out]
+    lines += [f"| {r['library']} {r['version']} | {r['times_kullback']:.2g} | {r['extra_mb']:.0f} MB | {r['value']:.4f} |" for r in out]
     _table("speed", lines)
 
 
