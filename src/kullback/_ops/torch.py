@@ -183,7 +183,8 @@ def diagonal(x: Any) -> Any:
 
 
 def solve_lower(matrix: Any, x: Any) -> Any:
-    return torch.linalg.solve_triangular(matrix, x, upper=False)
+    # Transposed: rows are columns then, as the solver wants them, and nothing is copied.
+    return torch.linalg.solve_triangular(matrix.transpose(-1, -2), x.transpose(-1, -2), upper=True, left=False).transpose(-1, -2)
 
 
 def transpose(x: Any) -> Any:

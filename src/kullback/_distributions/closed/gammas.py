@@ -7,8 +7,10 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable
+from functools import partial
 from typing import Any, NamedTuple
 
+from ..._kernels.log_gamma import log_gamma_remainder as remainder
 from ..curves import any_phi, log1p_remainder, square
 from ..families import (
     Chi,
@@ -41,9 +43,11 @@ from ..special import (
     gamma_entropy_gap,
     gamma_gap,
     gap,
+    is_quick,
     log_gamma_entropy_gap,
     log_gamma_remainder,
     log_ratio,
+    parameter_difference,
     product_difference,
     stirling_excess,
     trigamma,
@@ -105,9 +109,18 @@ POWERS: dict[str, dict[type[Record], Callable[[Any], Power]]] = {
 
 def gamma_kl(ops: Any, a: Array, rate_p: Array, b: Array, rate_q: Array) -> Array:
     """Gamma(a, rate_p) ‖ Gamma(b, rate_q)."""
+    if is_quick(ops):
+        # The plain sum, R(a, b) + a (r - 1) - b log r, r = rate_q/rate_p, where it is good enough.
+        value, size = remainder(a, b)
+        more, less = a * ((rate_q - rate_p) / rate_p), b * log_ratio(ops, rate_q, rate_p)
+        return ops.refine(value + (more - less), size + (abs(more) + abs(less)), partial(_gamma_kl, ops), a, rate_p, b, rate_q)
+    return _gamma_kl(ops, a, rate_p, b, rate_q)
+
+
+def _gamma_kl(ops: Any, a: Array, rate_p: Array, b: Array, rate_q: Array) -> Array:
     # With u the ratio of the means, b (u - 1 - log u) + what log Γ adds to x log x.
     first, second = rate_q * a, rate_p * b
-    return b * gap(ops, first, second, product_difference(ops, rate_q, a, rate_p, b)) + gamma_gap(ops, a, b)
+    return b * gap(ops, first, second, parameter_difference(ops, rate_q, a, rate_p, b)) + gamma_gap(ops, a, b)
 
 
 @closed_form(Gamma, Gamma)

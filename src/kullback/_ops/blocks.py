@@ -1,0 +1,56 @@
+"""NumPy primitives for a block of numbers that lies in the cache and may be looked at: branches are taken where they are needed only."""
+
+from __future__ import annotations
+
+from types import SimpleNamespace
+from typing import Any
+
+import numpy as np
+
+from . import numpy as numpy_ops
+
+
+def where(condition: Any, x: Any, y: Any) -> Any:
+    shape = getattr(condition, "shape", None)
+    if getattr(x, "shape", None) == shape and np.all(condition):
+        return x
+    if getattr(y, "shape", None) == shape and not np.any(condition):
+        return y
+    return np.where(condition, x, y)
+
+
+def choose(condition: Any, yes: Any, no: Any, *arrays: Any) -> Any:
+    """yes(*arrays) where the condition holds, no(*arrays) elsewhere; each sees only its own elements."""
+    if np.all(condition):
+        return yes(*arrays)
+    if not np.any(condition):
+        return no(*arrays)
+    shape = np.broadcast_shapes(condition.shape, *(np.shape(x) for x in arrays))
+    chosen = np.broadcast_to(condition, shape)
+    result = np.empty(shape)
+    for part, function in ((chosen, yes), (~chosen, no)):
+        result[part] = function(*(np.broadcast_to(x, shape)[part] for x in arrays))
+    return result
+
+
+def refine(value: Any, size: Any, exact: Any, *arrays: Any) -> Any:
+    """value where rounding errors of 1e-15 size are nothing beside it; elsewhere exact(*arrays), which sees only what it is asked for."""
+    close = ~(size <= 1e8 * value)
+    if not np.any(close):
+        return value
+    value = np.array(value)
+    value[close] = exact(*((x if x.ndim > value.ndim else np.broadcast_to(x, value.shape))[close] for x in arrays))
+    return value
+
+
+def least(x: Any) -> Any:
+    return np.minimum.reduce(x, None) if np.size(x) else np.inf
+
+
+def _made(direct: bool) -> SimpleNamespace:
+    names = {name: value for name, value in vars(numpy_ops).items() if not name.startswith("__")}
+    return SimpleNamespace(**{**names, "where": where, "choose": choose, "refine": refine, "least": least, "direct": direct})
+
+
+# As they are, and for numbers that came as float32 (`direct`).
+exact_blocks, direct_blocks = _made(False), _made(True)
