@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import jax
+import jax.numpy as jnp
 import mpmath as mp
 import numpy as np
 import pytest
+import tensorflow as tf
 import torch
 import torch.distributions as td
 
@@ -130,6 +133,39 @@ def test_matrices_go_through_the_framework(blocks, wanted):
     squares = (p.loc - q.loc).double().square().sum(-1)
     truth = 0.5 * (covariance.diagonal(dim1=-2, dim2=-1).sum(-1) + squares - 4 - torch.logdet(covariance))
     torch.testing.assert_close(found.detach().double(), truth, rtol=1e-6, atol=0)  # float32
+
+
+@pytest.mark.parametrize("framework", ["jax", "tensorflow"])
+def test_other_frameworks_share_their_memory(blocks, framework):
+    rng = np.random.default_rng(4)
+    given = [rng.uniform(1, 3, 30).astype(np.float32) for _ in range(4)]
+    arrays = [(jnp.asarray if framework == "jax" else tf.constant)(x) for x in given]
+    found = kb.kl(distributions.Gamma(*arrays[:2]), distributions.Gamma(*arrays[2:]))
+    assert type(found) is type(arrays[0])
+    assert blocks == ["_in_numpy"]
+    np.testing.assert_array_equal(np.asarray(found), kb.kl(distributions.Gamma(*given[:2]), distributions.Gamma(*given[2:])))
+
+
+def test_tracers_and_tapes_are_left_to_their_framework(blocks):
+    x = np.linspace(1, 2, 30, dtype=np.float32)
+
+    def value(rate):
+        return kb.kl(distributions.Exponential(rate), distributions.Exponential(1.5))
+
+    slope = -1.5 / x**2 + 1 / x  # of q/p - 1 - log(q/p)
+    tight = {"rtol": 1e-5, "atol": 1e-6}  # float32, of a difference
+    np.testing.assert_allclose(jax.grad(lambda r: value(r).sum())(jnp.asarray(x)), slope, **tight)
+    watched = tf.constant(x)
+    with tf.GradientTape() as tape:
+        tape.watch(watched)
+        result = value(watched)
+    np.testing.assert_allclose(tape.gradient(result, watched), slope, **tight)
+    with tf.autodiff.ForwardAccumulator(watched, tf.ones_like(watched)) as forward:
+        result = value(watched)
+    np.testing.assert_allclose(forward.jvp(result), slope, **tight)
+    assert blocks == []
+    assert value(watched).shape == (30,)
+    assert blocks == ["_in_numpy"]
 
 
 def test_a_million_on_threads():

@@ -31,7 +31,7 @@ _FROM = 1 << 14
 
 def by_blocks(values: Values, ops: Any, found: Found, arrays: list[Array]) -> Array | None:
     """The values, or None where this is no case for it: a small batch, a tracer, another device."""
-    if max(math.prod(x.shape) for x in arrays) < _FROM or not hasattr(ops, "concatenate") or not all(ops.may_look(x) for x in arrays):
+    if not hasattr(ops, "constant_view") or not all(ops.may_look(x) for x in arrays) or max(math.prod(x.shape) for x in arrays) < _FROM:
         return None
     if any(len(side.parameters()) < len(fields(side)) for side in (found.p, found.q)):
         return None  # categories: the array kernels have blocks of their own
@@ -42,11 +42,14 @@ def by_blocks(values: Values, ops: Any, found: Found, arrays: list[Array]) -> Ar
     except ValueError:
         return None  # the closed form says so
     one = max(math.prod(x.shape[len(batch) :]) for x, batch in zip(arrays, batches))
-    constant = all(ops.is_constant(x) for x in arrays)
-    views = [ops.host_view(x) if constant and max(ranks) < 2 else None for x in arrays]
-    if any(view is None for view in views):
-        return _in_framework(values, ops, found, arrays, batches, full, max(1, _FRAMEWORK_BLOCK // one), constant)
-    return ops.from_host(_in_numpy(values, found, views, batches, full, max(1, _BLOCK // one)))
+    views = [ops.constant_view(x) for x in arrays]
+    constant = all(view is not None for view in views)
+    if constant and max(ranks) < 2:
+        like = next((x for x in arrays if x.dtype == ops.float64), arrays[0])
+        return ops.from_view(_in_numpy(values, found, views, batches, full, max(1, _BLOCK // one)), like)
+    if not hasattr(ops, "concatenate"):
+        return None
+    return _in_framework(values, ops, found, arrays, batches, full, max(1, _FRAMEWORK_BLOCK // one), constant)
 
 
 def _parts(shape: tuple[int, ...], most: int) -> Iterator[tuple[slice, ...]]:
@@ -74,7 +77,7 @@ def _in_numpy(values: Values, found: Found, views: list[Any], batches: list[Any]
     result = np.empty(full, np.float64 if wide else np.float32)
     ops = exact_blocks if wide else direct_blocks
     single = not wide and getattr(found.function, "in_float32", False)
-    dtype, most = (np.float32, 2 * most) if single else (np.float64, most)
+    dtype, most = (np.float32, 4 * most) if single else (np.float64, most)
 
     def work(queue: Iterator[tuple[slice, ...]]) -> None:
         with np.errstate(all="ignore"):  # NumPy keeps this per thread

@@ -69,12 +69,10 @@ def _evaluate(found: Found) -> Array:
     named = [(f"{side}.{name}", x) for side, record in (("p", found.p), ("q", found.q)) for name, x in record.parameters().items()]
     ops = common_ops(named)
     arrays = float_arrays(ops, named)
-    if ops.double is not None:
-        with ops.double():
-            return _at_once(ops, found, arrays)
     value = by_blocks(_values, ops, found, arrays)
     if value is None:
-        with np.errstate(all="ignore") if ops is numpy_ops else nullcontext():
+        inside = np.errstate(all="ignore") if ops is numpy_ops else nullcontext() if ops.double is None else ops.double()
+        with inside:
             value = _at_once(ops, found, arrays)
     return value[()] if ops is numpy_ops else value  # a NumPy number, not an array without axes
 

@@ -33,15 +33,16 @@ def is_quick(ops: Any) -> bool:
     return is_direct(ops) and hasattr(ops, "refine")
 
 
-def _direct_log_ratio(ops: Any, y: Array, x: Array, h: Array, change: Array | None = None) -> Array:
-    """log(y/x), h = y - x, change = h/x, by one logarithm."""
+def _direct_log_ratio(ops: Any, y: Array, x: Array, h: Array | None = None, change: Array | None = None) -> Array:
+    """log(y/x) by one logarithm; h is y - x, `change` h/x."""
     if hasattr(ops, "choose"):
-        change = h / x if change is None else change
+        change = (y - x if h is None else h) / x if change is None else change
         # Of a small quotient 1 + h/x has lost the digits.
         return ops.choose(
             change < -0.9, lambda y, x, _: ops.log(ops.astype(y, ops.float64) / x), lambda y, x, change: ops.log1p(change), y, x, change
         )
     # Of the larger over the smaller.
+    h = y - x if h is None else h
     up = h >= 0.0
     value = ops.log1p(ops.where(up, h, -h) / ops.where(up, x, y))
     return ops.where(up, value, -value)
@@ -50,23 +51,24 @@ def _direct_log_ratio(ops: Any, y: Array, x: Array, h: Array, change: Array | No
 def log_ratio(ops: Any, y: Array, x: Array, difference: Array | None = None) -> Array:
     """log(y/x) of positive numbers, accurate relative to itself. `difference` is y - x, where the caller has it more accurately."""
     if is_direct(ops):
-        return _direct_log_ratio(ops, y, x, (y - x) if difference is None else difference)
+        return _direct_log_ratio(ops, y, x, difference)
     change = ((y - x) if difference is None else difference) / x
     near = (change < 1.0 / 3.0) & (change > -1.0 / 3.0)
     small = ops.where(near, change, 0.0)
     return ops.where(near, small - _log1p_remainder(ops, small), log_quotient(ops, ops.where(near, 1.0, y), ops.where(near, 1.0, x)))
 
 
-def gap(ops: Any, y: Array, x: Array, difference: Array | None = None) -> Array:
+def gap(ops: Any, y: Array, x: Array, difference: Array | None = None, change: Array | None = None) -> Array:
     """y/x - 1 - log(y/x) >= 0 of positive numbers: KL between exponential distributions of rates x and y.
 
-    `difference` is y - x, where the caller has it more accurately.
+    `difference` is y - x, where the caller has it more accurately, `change` that over x, where the caller has it.
     """
+    if change is None:
+        difference = (y - x) if difference is None else difference
+        change = difference / x
     if is_direct(ops):
-        h = (y - x) if difference is None else difference
-        change = ops.astype(h / x, ops.float64)
-        return ops.astype(change - _direct_log_ratio(ops, y, x, h, change), h.dtype)
-    change = ((y - x) if difference is None else difference) / x
+        wide = ops.astype(change, ops.float64)
+        return ops.astype(wide - _direct_log_ratio(ops, y, x, difference, wide), change.dtype)
     near = (change < 1.0 / 3.0) & (change > -1.0 / 3.0)
     far = change - log_quotient(ops, ops.where(near, 1.0, y), ops.where(near, 1.0, x))
     return ops.where(near, _log1p_remainder(ops, ops.where(near, change, 0.0)), far)

@@ -141,6 +141,14 @@ def host_view(x: Any) -> Any:
     return to_numpy(x)
 
 
+def constant_view(x: Any) -> Any:
+    return host_view(x) if is_constant(x) else None
+
+
+def from_view(x: Any, like: Any) -> Any:
+    return torch.from_numpy(x)
+
+
 def floats(arrays: Any) -> Any:
     """Python floats of tensors without axes, if they may be looked at and no derivative is wanted, and their common dtype; or None."""
     if torch.compiler.is_compiling():

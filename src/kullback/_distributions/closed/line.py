@@ -31,7 +31,7 @@ Array = Any
 def _scales(ops: Any, p: Array, q: Array) -> Array:
     """(r² - 1)/2 - log r for r = p/q: KL between normal distributions of one mean."""
     change = (p - q) / q
-    return 0.5 * square(change) + gap(ops, p, q)
+    return 0.5 * square(change) + gap(ops, p, q, change=change)
 
 
 @closed_form(Normal, Normal)

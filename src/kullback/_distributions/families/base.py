@@ -8,6 +8,9 @@ from typing import Any, ClassVar
 
 Array = Any
 
+# By family, the parameters that are arrays: asked for with every call.
+_names: dict[type, tuple[str, ...]] = {}
+
 
 @dataclass(frozen=True, eq=False)
 class Record:
@@ -25,7 +28,11 @@ class Record:
     support: ClassVar[str] = ""
 
     def parameters(self) -> dict[str, Array]:
-        return {f.name: getattr(self, f.name) for f in fields(self) if f.metadata.get("array", True)}
+        kind = type(self)
+        if kind not in _names:
+            _names[kind] = tuple(f.name for f in fields(self) if f.metadata.get("array", True))
+        held = self.__dict__
+        return {name: held[name] for name in _names[kind]}
 
     def with_parameters(self, arrays: Iterable[Array]) -> Any:
         """The same family, of these parameters in their order."""
