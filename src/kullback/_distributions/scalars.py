@@ -24,6 +24,8 @@ class _Plan(NamedTuple):
 
 # None: the formula needs more than numbers.
 _plans: dict[tuple[type, type], _Plan | None] = {}
+# By the type of a parameter, how floats are read and made: `floats` and `from_float` of its primitives.
+_floats: dict[type, tuple[Any, Any] | None] = {}
 
 
 def kl_of_floats(p: Record, q: Record) -> Array | None:
@@ -36,9 +38,13 @@ def kl_of_floats(p: Record, q: Record) -> Array | None:
         return None
     first, second = p.__dict__, q.__dict__
     given = [first[name] for name in plan.p] + [second[name] for name in plan.q]
-    ops = ops_of(given[0]) or numpy_ops
-    read = ops.floats(given) if hasattr(ops, "floats") else None
-    if read is None:
+    kind = type(given[0])
+    if kind not in _floats:
+        ops = ops_of(given[0]) or numpy_ops
+        _floats[kind] = (ops.floats, ops.from_float) if hasattr(ops, "floats") else None
+    ways = _floats[kind]
+    read = None if ways is None else ways[0](given)
+    if ways is None or read is None:
         return None
     numbers, dtype = read
     for i in plan.positive:
@@ -58,13 +64,15 @@ def kl_of_floats(p: Record, q: Record) -> Array | None:
     except (TypeError, AttributeError):
         _plans[kinds] = None
         return None
-    return ops.from_float(value, dtype) if type(value) is float and value >= 0.0 else None
+    return ways[1](value, dtype) if type(value) is float and value >= 0.0 else None
 
 
 def _with(kind: Any, names: tuple[str, ...], numbers: list[float]) -> Any:
     """A record; without the frozen dataclass's own way, which takes longer than some formulas."""
     made = kind.__new__(kind)
-    made.__dict__.update(zip(names, numbers))
+    held = made.__dict__
+    for name, number in zip(names, numbers):
+        held[name] = number
     return made
 
 

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+from functools import partial
 from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
 
 from . import numpy as numpy_ops
+from .log_gamma import of_blocks, of_float32_blocks
 
 
 def where(condition: Any, x: Any, y: Any) -> Any:
@@ -33,9 +35,9 @@ def choose(condition: Any, yes: Any, no: Any, *arrays: Any) -> Any:
     return result
 
 
-def refine(value: Any, size: Any, exact: Any, *arrays: Any) -> Any:
-    """value where rounding errors of 1e-15 size are nothing beside it; elsewhere exact(*arrays), which sees only what it is asked for."""
-    close = ~(size <= 1e8 * value)
+def refine(value: Any, size: Any, exact: Any, *arrays: Any, within: float) -> Any:
+    """value where rounding errors of 1e-15 size are `within` of it; elsewhere exact(*arrays), which sees only what it is asked for."""
+    close = ~(1e-15 * size <= within * value)
     if not np.any(close):
         return value
     value = np.array(value)
@@ -47,10 +49,8 @@ def least(x: Any) -> Any:
     return np.minimum.reduce(x, None) if np.size(x) else np.inf
 
 
-def _made(direct: bool) -> SimpleNamespace:
-    names = {name: value for name, value in vars(numpy_ops).items() if not name.startswith("__")}
-    return SimpleNamespace(**{**names, "where": where, "choose": choose, "refine": refine, "least": least, "direct": direct})
-
-
+_own = {name: value for name, value in vars(numpy_ops).items() if not name.startswith("__")}
+_own |= {"where": where, "choose": choose, "least": least}
 # As they are, and for numbers that came as float32 (`direct`).
-exact_blocks, direct_blocks = _made(False), _made(True)
+exact_blocks = SimpleNamespace(**_own, refine=partial(refine, within=5e-12), log_gamma_remainder=of_blocks)
+direct_blocks = SimpleNamespace(**_own, refine=partial(refine, within=1e-7), log_gamma_remainder=of_float32_blocks, direct=True)

@@ -161,7 +161,9 @@ def floats(arrays: Any) -> Any:
             dtype = float64
         elif x.dtype is not float32:
             return None
-    if not can_look(arrays[0]) or torch.autograd.forward_ad._current_level >= 0:
+    # As `can_look`, less what was asked above: this is most of what one call costs.
+    inside = torch._C._functorch.peek_interpreter_stack() is not None or torch._C._len_torch_dispatch_stack() > 0 or torch._C._is_tracing()
+    if inside or torch.autograd.forward_ad._current_level >= 0:
         return None
     return [x.item() for x in arrays], dtype
 

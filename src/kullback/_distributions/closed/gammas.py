@@ -10,7 +10,6 @@ from collections.abc import Callable
 from functools import partial
 from typing import Any, NamedTuple
 
-from ..._kernels.log_gamma import log_gamma_remainder as remainder
 from ..curves import any_phi, log1p_remainder, square
 from ..families import (
     Chi,
@@ -111,7 +110,7 @@ def gamma_kl(ops: Any, a: Array, rate_p: Array, b: Array, rate_q: Array) -> Arra
     """Gamma(a, rate_p) ‖ Gamma(b, rate_q)."""
     if is_quick(ops):
         # The plain sum, R(a, b) + a (r - 1) - b log r, r = rate_q/rate_p, where it is good enough.
-        value, size = remainder(a, b)
+        value, size = ops.log_gamma_remainder(a, b)
         more, less = a * ((rate_q - rate_p) / rate_p), b * log_ratio(ops, rate_q, rate_p)
         return ops.refine(value + (more - less), size + (abs(more) + abs(less)), partial(_gamma_kl, ops), a, rate_p, b, rate_q)
     return _gamma_kl(ops, a, rate_p, b, rate_q)

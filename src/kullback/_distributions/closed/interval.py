@@ -7,7 +7,6 @@ from functools import partial
 from typing import Any
 
 from ..._divergences import kl
-from ..._kernels.log_gamma import log_gamma_remainder as remainder
 from ..._pairs import phi
 from ..curves import absolute, log1p_remainder, sinhc, sinhc_remainder, square
 from ..families import (
@@ -170,7 +169,7 @@ def dirichlet_kl(ops: Any, alpha: Array, beta: Array) -> Array:
     """Along the last axis. With a + b = Σ etc.: Σβ · KL(β/Σβ‖α/Σα), Bregman's chain rule for x log x, and what log Γ adds."""
     if is_quick(ops):
         # The plain sum of the remainders of log Γ, where it is good enough.
-        (own, size), (total, more) = (remainder(x, y) for x, y in ((alpha, beta), (alpha.sum(-1), beta.sum(-1))))
+        (own, size), (total, more) = (ops.log_gamma_remainder(x, y) for x, y in ((alpha, beta), (alpha.sum(-1), beta.sum(-1))))
         return ops.refine(own.sum(-1) - total, size.sum(-1) + more, partial(_dirichlet_kl, ops), alpha, beta)
     return _dirichlet_kl(ops, alpha, beta)
 
@@ -197,7 +196,7 @@ def _dirichlet(ops: Any, p: Any, q: Any) -> Array:
 
 def beta_kl(ops: Any, a: Array, b: Array, c: Array, d: Array) -> Array:
     if is_quick(ops):
-        (first, size), (second, more), (total, most) = (remainder(x, y) for x, y in ((a, c), (b, d), (a + b, c + d)))
+        (first, size), (second, more), (total, most) = (ops.log_gamma_remainder(x, y) for x, y in ((a, c), (b, d), (a + b, c + d)))
         return ops.refine(first + (second - total), size + (more + most), partial(_beta_kl, ops), a, b, c, d)
     return _beta_kl(ops, a, b, c, d)
 

@@ -1,6 +1,7 @@
-"""The remainder of log Γ for blocks of NumPy numbers that came as float32: plain float64, with a bound of its rounding errors.
+"""The remainder of log Γ, R(a, b) = log Γ(b) - log Γ(a) - ψ(a) (b - a), as a plain sum with a bound of its rounding errors, and where it will do.
 
-Where the bound does not do, the caller takes the forms without cancellation. Written with as few passes over memory as it takes.
+On Python's floats and on blocks of NumPy numbers; those that came as float32 with as few passes over memory as it takes. Where the bound
+does not do, the caller has forms without cancellation.
 """
 
 from __future__ import annotations
@@ -12,8 +13,24 @@ import numpy as np
 Array = Any
 
 
-def log_gamma_remainder(a: Array, b: Array) -> tuple[Array, Array]:
-    """R(a, b) = log Γ(b) - log Γ(a) - ψ(a) (b - a) to 2e-8, but for rounding errors below 1e-15 times the second array.
+def of_floats(a: float, b: float) -> tuple[float, float]:
+    """R(a, b), but for rounding errors below 1e-15 times the second number."""
+    from scipy.special import gammaln, psi  # not before it is needed: importing it takes as long as all the rest
+
+    first, second, slope = float(gammaln(a)), float(gammaln(b)), float(psi(a)) * (b - a)
+    return second - first - slope, 1.0 + abs(first) + abs(second) + abs(slope)
+
+
+def of_blocks(a: Array, b: Array) -> tuple[Array, Array]:
+    """R(a, b), but for rounding errors below 1e-15 times the second array."""
+    from scipy.special import gammaln, psi
+
+    first, second, slope = gammaln(a), gammaln(b), psi(a) * (b - a)
+    return second - first - slope, 1.0 + abs(first) + abs(second) + abs(slope)
+
+
+def of_float32_blocks(a: Array, b: Array) -> tuple[Array, Array]:
+    """R(a, b) to 2e-8, but for rounding errors below 1e-15 times the second array.
 
     Shifted to A = a + 4, B = b + 4 by P(x) = x (x+1) (x+2) (x+3) = y (y+2), y = x (x+3), with h = b - a:
     R(a, b) = [h P'(a)/P(a) - log(P(b)/P(a))] + [(B - 1/2) log(B/A) - h + h/(2A)] + the remainder of Stirling's series.
