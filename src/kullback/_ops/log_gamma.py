@@ -1,4 +1,4 @@
-"""The remainder of log Γ, R(a, b) = log Γ(b) - log Γ(a) - ψ(a) (b - a), as a plain sum with a bound of its rounding errors, and where it will do.
+"""The remainder of log Γ, R(a, b) = log Γ(b) - log Γ(a) - ψ(a) (b - a), as a plain sum with a bound of its rounding errors.
 
 On Python's floats and on blocks of NumPy numbers; those that came as float32 with as few passes over memory as it takes. Where the bound
 does not do, the caller has forms without cancellation.
