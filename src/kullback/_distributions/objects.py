@@ -44,7 +44,7 @@ def object_kl(p: Any, q: Any) -> Array:
         if function is not None:
             return function(p, q)
     first, second = _read(p, q)
-    value = kl_of_floats(first, second)
+    value = kl_of_floats(first, second, _generally)
     if value is not None:
         return value
     if isinstance(first, STRUCTURES) or isinstance(second, STRUCTURES):
@@ -63,6 +63,12 @@ def _read(p: Any, q: Any) -> tuple[Record, Record]:
         return read(p), read(q)
     except TypeError as error:
         raise NoClosedForm(f"KL({name_of(p)}‖{name_of(q)}) has no closed form here: {error}{_NEXT}") from None
+
+
+def _generally(p: Record, q: Record) -> Array:
+    found = find(p, q)
+    assert found is not None  # as it was for floats
+    return _evaluate(found)
 
 
 def _evaluate(found: Found) -> Array:

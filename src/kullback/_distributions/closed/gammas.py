@@ -183,13 +183,22 @@ def _inverse_weibull(ops: Any, p: Any, q: Any) -> Array:
     return _gumbel_kl(ops, q.concentration, p.concentration, q.concentration * log_ratio(ops, p.scale, q.scale))
 
 
-def _distance(ops: Any, v: str, p: Power, q: Power) -> Array:
-    """log of the ratio of the scales of v."""
-    if v == "x":
-        return log_ratio(ops, p.scale, q.scale)
-    if v == "1/x":
-        return log_ratio(ops, q.scale, p.scale)
-    return p.loc - q.loc if v == "e^x" else q.loc - p.loc
+def _log_scales(ops: Any, v: str, p: Power, q: Power) -> Array:
+    """log of the ratio of the scales of v, times Q's power, and of that of the rates."""
+    power = q.n / q.d
+    rates = log_ratio(ops, q.rate, p.rate)
+    if v == "e^x" or v == "e^-x":
+        return power * (p.loc - q.loc if v == "e^x" else q.loc - p.loc) + rates
+    up, down = (p.scale, q.scale) if v == "x" else (q.scale, p.scale)
+    # The two may cancel, as for Normal(0, √½) and exp(-x²), whose rates are 1/2 and 1: where the power is 1 or 2, one logarithm of both.
+    square = power == 2.0
+    one = (power == 1.0) | square
+    for x in (up, down, p.rate, q.rate):  # products of three must not overflow, nor vanish
+        one = one & (x < 1e12) & (x > 1e-12)
+    left, right = ops.where(square & one, up * q.rate, q.rate), ops.where(square & one, down * p.rate, p.rate)
+    safe = [ops.where(one, x, 1.0) for x in (left, up, right, down)]
+    together = log_ratio(ops, safe[0] * safe[1], safe[2] * safe[3], product_difference(ops, *safe))
+    return ops.where(one, together, power * log_ratio(ops, up, down) + rates)
 
 
 def power_kl(ops: Any, v: str, p: Power, q: Power, difference: Array | None = None) -> Array:
@@ -206,8 +215,8 @@ def power_kl(ops: Any, v: str, p: Power, q: Power, difference: Array | None = No
     r = 1.0 + c
     next_k = p.k + 1.0
     rest = ops.barrier(log_gamma_remainder(ops, next_k, p.k + r, c))
-    log_rates = log_ratio(ops, q.rate, p.rate) - c * ops.log(p.rate)
-    log_mean = q.n / q.d * _distance(ops, v, p, q) + log_rates + (rest + c * digamma(ops, next_k)) - log_ratio(ops, q.k, p.k, h)
+    log_scales = _log_scales(ops, v, p, q) - c * ops.log(p.rate)
+    log_mean = log_scales + (rest + c * digamma(ops, next_k)) - log_ratio(ops, q.k, p.k, h)
     return q.k * any_phi(ops, log_mean) + gamma_gap(ops, p.k, q.k, h) + (gap(ops, r, r * 0.0 + 1.0, c) + c * (h / p.k)) + q.k * rest
 
 
