@@ -1,4 +1,4 @@
-"""Large batches on the CPU, block by block: what a closed form holds in between stays in the cache.
+"""Batches on the CPU, block by block: what a closed form holds in between stays in the cache.
 
 Numbers are taken through NumPy, on the memory of the tensors, on threads; matrices through the framework's own solvers, and whatever
 derivatives are wanted of through the framework. Knows nothing of any family.
@@ -25,8 +25,8 @@ Values = Callable[[Any, Found, list[Array]], Array]
 _BLOCK = 1 << 14
 # Below this PyTorch starts no threads for an operation, which would wait for each other each time.
 _FRAMEWORK_BLOCK = 1 << 15
-# Below this there is nothing to gain.
-_FROM = 1 << 14
+# From here on it takes less time than the operations of any framework.
+_FROM = 64
 
 
 def by_blocks(values: Values, ops: Any, found: Found, arrays: list[Array]) -> Array | None:
@@ -41,6 +41,8 @@ def by_blocks(values: Values, ops: Any, found: Found, arrays: list[Array]) -> Ar
         full = np.broadcast_shapes(*batches)
     except ValueError:
         return None  # the closed form says so
+    if 0 in full:
+        return None
     one = max(math.prod(x.shape[len(batch) :]) for x, batch in zip(arrays, batches))
     views = [ops.constant_view(x) for x in arrays]
     constant = all(view is not None for view in views)

@@ -11,22 +11,24 @@ import numpy as np
 from . import numpy as numpy_ops
 from .log_gamma import of_blocks, of_float32_blocks
 
+_all, _any = np.logical_and.reduce, np.logical_or.reduce
+
 
 def where(condition: Any, x: Any, y: Any) -> Any:
     shape = getattr(condition, "shape", None)
-    if getattr(x, "shape", None) == shape and np.all(condition):
+    if getattr(x, "shape", None) == shape and _all(condition, None):
         return x
-    if getattr(y, "shape", None) == shape and not np.any(condition):
+    if getattr(y, "shape", None) == shape and not _any(condition, None):
         return y
     return np.where(condition, x, y)
 
 
 def choose(condition: Any, yes: Any, no: Any, *arrays: Any) -> Any:
     """yes(*arrays) where the condition holds, no(*arrays) elsewhere; each sees only its own elements."""
-    if np.all(condition):
-        return yes(*arrays)
-    if not np.any(condition):
+    if not _any(condition, None):
         return no(*arrays)
+    if _all(condition, None):
+        return yes(*arrays)
     shape = np.broadcast_shapes(condition.shape, *(np.shape(x) for x in arrays))
     chosen = np.broadcast_to(condition, shape)
     result = np.empty(shape)
@@ -38,7 +40,7 @@ def choose(condition: Any, yes: Any, no: Any, *arrays: Any) -> Any:
 def refine(value: Any, size: Any, exact: Any, *arrays: Any, within: float) -> Any:
     """value where rounding errors of 1e-15 size are `within` of it; elsewhere exact(*arrays), which sees only what it is asked for."""
     close = ~(1e-15 * size <= within * value)
-    if not np.any(close):
+    if not _any(close, None):
         return value
     value = np.array(value)
     value[close] = exact(*((x if x.ndim > value.ndim else np.broadcast_to(x, value.shape))[close] for x in arrays))

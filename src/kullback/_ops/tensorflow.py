@@ -163,7 +163,7 @@ def host_view(x: Any) -> Any:
 
 def constant_view(x: Any) -> Any:
     # Any tape that is open may want a derivative.
-    return None if not may_look(x) or record.could_possibly_record() else x.numpy()
+    return None if not may_look(x) or record.could_possibly_record() else np.asarray(memoryview(x))  # .numpy() copies
 
 
 def from_view(x: Any, like: Any) -> Any:
