@@ -298,6 +298,11 @@ def test_points():
     for k, mass in ((0.0, 0.7), (1.0, 0.3)):
         assert kb.kl(D.Delta(k), D.Bernoulli(0.3)) == pytest.approx(-math.log(mass), rel=1e-12)
     assert kb.kl(D.Bernoulli(1.0), D.Delta(1.0)) == 0
+    # Categories are numbered from 0.
+    found = kb.kl(D.Delta([0.0, 1.0, 3.0, 4.0, 1.5, -1.0, math.inf, math.nan]), D.Categorical([[0.5, 0.25, 0.25, 0.0]]))
+    np.testing.assert_allclose(found, [math.log(2), math.log(4), *[math.inf] * 5, math.nan], rtol=1e-12)
+    assert kb.kl(D.Delta(2.0), D.Categorical([0.0, 1e-3, 50.0], "logits")) == pytest.approx(math.exp(-50) * (1 + math.exp(1e-3)), rel=1e-12)
+    assert kb.kl(D.Categorical([[0.0, 1.0, 0.0], [0.5, 0.5, 0.0]]), D.Delta(1.0)).tolist() == [0.0, math.inf]
     assert kb.kl(D.Delta(4.0), D.Geometric(0.3)) == pytest.approx(-ss.geom(0.3).logpmf(5), rel=1e-12)
     assert kb.kl(D.Delta(4.0), D.NegativeBinomial(2.5, 0.3)) == pytest.approx(-ss.nbinom(2.5, 0.7).logpmf(4), rel=1e-12)
     with pytest.raises(ValueError, match="log_density"):

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-import dataclasses
 import math
+from contextlib import nullcontext
 from typing import Any
 
 import numpy as np
@@ -13,6 +13,7 @@ from .._ops import Array, common_ops
 from .._ops import numpy as numpy_ops
 from . import closed  # noqa: F401  it registers the closed forms
 from .adapters import name_of, read
+from .batches import by_blocks
 from .conditions import condition
 from .families import Record
 from .registry import Found, families_with, find, user_pairs
@@ -43,7 +44,7 @@ def object_kl(p: Any, q: Any) -> Array:
         if function is not None:
             return function(p, q)
     first, second = _read(p, q)
-    value = kl_of_floats(first, second)
+    value = kl_of_floats(first, second, _generally)
     if value is not None:
         return value
     if isinstance(first, STRUCTURES) or isinstance(second, STRUCTURES):
@@ -64,62 +65,44 @@ def _read(p: Any, q: Any) -> tuple[Record, Record]:
         raise NoClosedForm(f"KL({name_of(p)}‖{name_of(q)}) has no closed form here: {error}{_NEXT}") from None
 
 
+def _generally(p: Record, q: Record) -> Array:
+    found = find(p, q)
+    assert found is not None  # as it was for floats
+    return _evaluate(found)
+
+
 def _evaluate(found: Found) -> Array:
     named = [(f"{side}.{name}", x) for side, record in (("p", found.p), ("q", found.q)) for name, x in record.parameters().items()]
     ops = common_ops(named)
     arrays = float_arrays(ops, named)
-    if ops is numpy_ops:
-        with np.errstate(all="ignore"):
-            return _by_blocks(ops, found, arrays)[()]  # a NumPy number, not an array without axes
-    if ops.double is None:
-        return _by_blocks(ops, found, arrays)
-    with ops.double():
-        return _apply(ops, found, arrays)
+    value = by_blocks(_values, ops, found, arrays)
+    if value is None:
+        inside = np.errstate(all="ignore") if ops is numpy_ops else nullcontext() if ops.double is None else ops.double()
+        with inside:
+            value = _at_once(ops, found, arrays)
+    return value[()] if ops is numpy_ops else value  # a NumPy number, not an array without axes
 
 
-# Numbers in a block: its intermediate results stay in the cache, and no threads are started for it.
-_BLOCK = 1 << 14
-
-
-def _by_blocks(ops: Any, found: Found, arrays: list[Array]) -> Array:
-    """Large batches on the CPU, a part of the first axis at a time."""
-    if not hasattr(ops, "concatenate") or not ops.may_look(arrays[0]):
-        return _apply(ops, found, arrays)
-    size = max(math.prod(x.shape) for x in arrays)
-    ranks = [side.parameter_ndims.get(name, 0) for side in (found.p, found.q) for name in side.parameters()]
-    batches = [tuple(x.shape[: len(x.shape) - rank]) for x, rank in zip(arrays, ranks)]
-    full = max(batches, key=len)
-    # Every parameter with a batch has all of its axes, and as many rows.
-    if size < 2 * _BLOCK or not full or any(b and (len(b) < len(full) or b[0] != full[0]) for b in batches):
-        return _apply(ops, found, arrays)
-    step = max(1, _BLOCK * full[0] // size)
-    parts = [
-        _apply(ops, found, [x[start : start + step] if batch else x for x, batch in zip(arrays, batches)])
-        for start in range(0, full[0], step)
-    ]
-    return ops.concatenate(parts)
-
-
-def _apply(ops: Any, found: Found, arrays: list[Array]) -> Array:
+def _at_once(ops: Any, found: Found, arrays: list[Array]) -> Array:
     wide = any(x.dtype == ops.float64 for x in arrays)
     inside = ops.widest(arrays[0])
-    arrays = [ops.astype(x, inside) for x in arrays]
-    sides, start = [], 0
-    for record in (found.p, found.q):
-        names = list(record.parameters())
-        sides.append(dataclasses.replace(record, **dict(zip(names, arrays[start : start + len(names)]))))
-        start += len(names)
-    _same_events(*sides)
     # What came as float32 needs no more than plain remainders of float64 (`special`).
     plain = not wide and inside == ops.float64 and hasattr(ops, "direct_ops")
-    value = found.function(ops.direct_ops if plain else ops, *sides)
+    value = _values(ops.direct_ops if plain else ops, found, [ops.astype(x, inside) for x in arrays])
+    return ops.astype(value, ops.float64 if wide else ops.float32)
+
+
+def _values(ops: Any, found: Found, arrays: list[Array]) -> Array:
+    """One value per batch element, of parameters of the dtype it is to be computed in."""
+    n = len(found.p.parameters())
+    sides = [found.p.with_parameters(arrays[:n]), found.q.with_parameters(arrays[n:])]
+    _same_events(*sides)
+    value = found.function(ops, *sides)
     valid = _valid(ops, sides)
     asked = condition(type(found.p), type(found.q))
     if asked is not None and ops.may_look(value):
         _refuse(ops, value, valid, arrays, found, asked)
-    if valid is not None:
-        value = ops.where(valid, value, math.nan)
-    return ops.astype(value, ops.float64 if wide else ops.float32)
+    return value if valid is None else ops.where(valid, value, math.nan)
 
 
 def _refuse(ops: Any, value: Array, valid: Array | None, arrays: list[Array], found: Found, asked: str) -> None:
@@ -133,6 +116,8 @@ def _refuse(ops: Any, value: Array, valid: Array | None, arrays: list[Array], fo
 
 def _same_events(p: Any, q: Any) -> None:
     """Batches broadcast, events do not."""
+    if not p.parameter_ndims and not q.parameter_ndims:
+        return
     sizes = [{name: tuple(getattr(x, name).shape[-rank:]) for name, rank in x.parameter_ndims.items()} for x in (p, q)]
     if type(p) is type(q) and sizes[0] != sizes[1]:
         listed = [", ".join(f"{name} {shape}" for name, shape in side.items()) for side in sizes]
@@ -145,6 +130,8 @@ def _valid(ops: Any, sides: list[Any]) -> Array | None:
     for side in sides:
         for name in (*side.positive, *side.non_negative, *side.unit):
             x = getattr(side, name)
+            if hasattr(ops, "least") and (ops.least(x) > 0.0 if name in side.positive else ops.least(x) >= 0.0) and name not in side.unit:
+                continue  # the usual case, by one look
             good = x > 0.0 if name in side.positive else x >= 0.0
             good = good & (x <= 1.0) if name in side.unit else good
             axes = tuple(range(len(x.shape) - side.parameter_ndims.get(name, 0), len(x.shape)))

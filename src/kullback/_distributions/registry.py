@@ -33,6 +33,12 @@ def closed_form(p: type[Record], q: type[Record]) -> Callable[[ClosedForm], Clos
     return register
 
 
+def in_float32(function: ClosedForm) -> ClosedForm:
+    """Marks a closed form that subtracts parameters as they come and, but for `gap`, nothing else: what came as float32 may stay so."""
+    function.in_float32 = True  # type: ignore[attr-defined]
+    return function
+
+
 class Found(NamedTuple):
     function: ClosedForm
     p: Record

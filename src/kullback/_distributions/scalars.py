@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import math
+from collections.abc import Callable, Sequence
 from dataclasses import fields
+from functools import partial
 from typing import Any, NamedTuple
 
-from .._ops import Array, ops_of, scalar
+from .._ops import Array, dual, ops_of, scalar
 from .._ops import numpy as numpy_ops
 from .families import Record
 from .registry import ClosedForm, find
@@ -24,10 +27,15 @@ class _Plan(NamedTuple):
 
 # None: the formula needs more than numbers.
 _plans: dict[tuple[type, type], _Plan | None] = {}
+# By the type of a parameter, how floats are read and made: `floats`, `from_float` and `from_float_with_slopes`.
+_floats: dict[type, tuple[Any, Any, Any] | None] = {}
 
 
-def kl_of_floats(p: Record, q: Record) -> Array | None:
-    """KL(p‖q), or None where this is no case for it: a batch, a derivative wanted, a parameter at the edge of its range."""
+def kl_of_floats(p: Record, q: Record, again: Callable[[Any, Any], Array]) -> Array | None:
+    """KL(p‖q), or None where this is no case for it: a batch, a tracer, a parameter at the edge of its range.
+
+    again(p, q) is the general way, for derivatives of derivatives.
+    """
     kinds = type(p), type(q)
     if kinds not in _plans:
         _plans[kinds] = _plan(p, q)
@@ -36,11 +44,15 @@ def kl_of_floats(p: Record, q: Record) -> Array | None:
         return None
     first, second = p.__dict__, q.__dict__
     given = [first[name] for name in plan.p] + [second[name] for name in plan.q]
-    ops = ops_of(given[0]) or numpy_ops
-    read = ops.floats(given) if hasattr(ops, "floats") else None
-    if read is None:
+    kind = type(given[0])
+    if kind not in _floats:
+        ops = ops_of(given[0]) or numpy_ops
+        _floats[kind] = (ops.floats, ops.from_float, getattr(ops, "from_float_with_slopes", None)) if hasattr(ops, "floats") else None
+    ways = _floats[kind]
+    read = None if ways is None else ways[0](given)
+    if ways is None or read is None:
         return None
-    numbers, dtype = read
+    numbers, dtype, wanted = read
     for i in plan.positive:
         if not numbers[i] > 0.0:
             return None
@@ -58,13 +70,34 @@ def kl_of_floats(p: Record, q: Record) -> Array | None:
     except (TypeError, AttributeError):
         _plans[kinds] = None
         return None
-    return ops.from_float(value, dtype) if type(value) is float and value >= 0.0 else None
+    if type(value) is not float or not value >= 0.0:
+        return None
+    if not wanted:
+        return ways[1](value, dtype)
+
+    def general(arrays: Sequence[Array]) -> Array:
+        return again(p.with_parameters(arrays[:n]), q.with_parameters(arrays[n:]))
+
+    return ways[2](value, dtype, partial(_slopes, plan, kinds, numbers), general, given)
 
 
-def _with(kind: Any, names: tuple[str, ...], numbers: list[float]) -> Any:
+def _slopes(plan: _Plan, kinds: tuple[Any, Any], numbers: list[float]) -> list[float] | None:
+    """Derivatives to all parameters, or None where the framework must find them."""
+    n, variables = len(plan.p), dual.variables(numbers)
+    try:
+        value = plan.function(dual, _with(kinds[0], plan.p, variables[:n]), _with(kinds[1], plan.q, variables[n:]))
+    except (ZeroDivisionError, ValueError, OverflowError, TypeError, AttributeError):
+        return None
+    slopes = list(value.d) if type(value) is dual.Dual else [0.0] * len(numbers)
+    return slopes if all(map(math.isfinite, slopes)) else None
+
+
+def _with(kind: Any, names: tuple[str, ...], numbers: Sequence[Any]) -> Any:
     """A record; without the frozen dataclass's own way, which takes longer than some formulas."""
     made = kind.__new__(kind)
-    made.__dict__.update(zip(names, numbers))
+    held = made.__dict__
+    for name, number in zip(names, numbers):
+        held[name] = number
     return made
 
 

@@ -24,12 +24,25 @@ _SHIFTS = 10
 _STIRLING = {1: 1 / 12, 3: -1 / 360, 5: 1 / 1260, 7: -1 / 1680, 9: 1 / 1188, 11: -691 / 360360}
 
 
-def _is_direct(ops: Any) -> bool:
+def is_direct(ops: Any) -> bool:
     return getattr(ops, "direct", False)
 
 
-def _direct_log_ratio(ops: Any, y: Array, x: Array, h: Array) -> Array:
-    """log(y/x) by one logarithm, of the larger over the smaller."""
+def is_quick(ops: Any) -> bool:
+    """May plain sums be taken where their error bounds allow it (`log_gamma_remainder` of these primitives, and `refine`)?"""
+    return hasattr(ops, "refine")
+
+
+def _direct_log_ratio(ops: Any, y: Array, x: Array, h: Array | None = None, change: Array | None = None) -> Array:
+    """log(y/x) by one logarithm; h is y - x, `change` h/x."""
+    if hasattr(ops, "choose"):
+        change = (y - x if h is None else h) / x if change is None else change
+        # Of a small quotient 1 + h/x has lost the digits.
+        return ops.choose(
+            change < -0.9, lambda y, x, _: ops.log(ops.astype(y, ops.float64) / x), lambda y, x, change: ops.log1p(change), y, x, change
+        )
+    # Of the larger over the smaller.
+    h = y - x if h is None else h
     up = h >= 0.0
     value = ops.log1p(ops.where(up, h, -h) / ops.where(up, x, y))
     return ops.where(up, value, -value)
@@ -37,23 +50,25 @@ def _direct_log_ratio(ops: Any, y: Array, x: Array, h: Array) -> Array:
 
 def log_ratio(ops: Any, y: Array, x: Array, difference: Array | None = None) -> Array:
     """log(y/x) of positive numbers, accurate relative to itself. `difference` is y - x, where the caller has it more accurately."""
-    if _is_direct(ops):
-        return _direct_log_ratio(ops, y, x, (y - x) if difference is None else difference)
+    if is_direct(ops):
+        return _direct_log_ratio(ops, y, x, difference)
     change = ((y - x) if difference is None else difference) / x
     near = (change < 1.0 / 3.0) & (change > -1.0 / 3.0)
     small = ops.where(near, change, 0.0)
     return ops.where(near, small - _log1p_remainder(ops, small), log_quotient(ops, ops.where(near, 1.0, y), ops.where(near, 1.0, x)))
 
 
-def gap(ops: Any, y: Array, x: Array, difference: Array | None = None) -> Array:
+def gap(ops: Any, y: Array, x: Array, difference: Array | None = None, change: Array | None = None) -> Array:
     """y/x - 1 - log(y/x) >= 0 of positive numbers: KL between exponential distributions of rates x and y.
 
-    `difference` is y - x, where the caller has it more accurately.
+    `difference` is y - x, where the caller has it more accurately, `change` that over x, where the caller has it.
     """
-    if _is_direct(ops):
-        h = (y - x) if difference is None else difference
-        return h / x - _direct_log_ratio(ops, y, x, h)
-    change = ((y - x) if difference is None else difference) / x
+    if change is None:
+        difference = (y - x) if difference is None else difference
+        change = difference / x
+    if is_direct(ops):
+        wide = ops.astype(change, ops.float64)
+        return ops.astype(wide - _direct_log_ratio(ops, y, x, difference, wide), change.dtype)
     near = (change < 1.0 / 3.0) & (change > -1.0 / 3.0)
     far = change - log_quotient(ops, ops.where(near, 1.0, y), ops.where(near, 1.0, x))
     return ops.where(near, _log1p_remainder(ops, ops.where(near, change, 0.0)), far)
@@ -67,6 +82,11 @@ def product_difference(ops: Any, a: Array, b: Array, c: Array, d: Array) -> Arra
     return ((first + (a_high * b_low - c_high * d_low)) + (a_low * b_high - c_low * d_high)) + (a_low * b_low - c_low * d_low)
 
 
+def parameter_difference(ops: Any, a: Array, b: Array, c: Array, d: Array) -> Array:
+    """a b - c d of parameters as they came: in float64, products of float32 numbers are exact."""
+    return a * b - c * d if is_direct(ops) else product_difference(ops, a, b, c, d)
+
+
 def gamma_gap(ops: Any, a: Array, b: Array, difference: Array | None = None) -> Array:
     """What log Γ adds to x log x: R(a, b) - (b log(b/a) - b + a) >= 0, with R(a, b) = log Γ(b) - log Γ(a) - ψ(a) (b - a).
 
@@ -74,7 +94,7 @@ def gamma_gap(ops: Any, a: Array, b: Array, difference: Array | None = None) -> 
     R(a, b) = Σ_k gap((b+k)/(a+k)) + [B log(B/A) - B + A] + gap(B/A)/2 + remainder of s.
     """
     h = (b - a) if difference is None else difference
-    if _is_direct(ops):
+    if is_direct(ops):
         return _direct_gamma_gap(ops, a, b, h)
     small = (a < _LARGE) | (b < _LARGE)
     steps: Any = 0.0
@@ -89,33 +109,34 @@ def gamma_gap(ops: Any, a: Array, b: Array, difference: Array | None = None) -> 
     return ops.where(small, steps, 0.0) + 0.5 * gap(ops, upper_b, upper_a, h) + _stirling_remainder(upper_a, upper_b, h)
 
 
-# Here 1e-9 is enough.
-_DIRECT_SHIFTS = 5
+# Below this, arguments are shifted by _DIRECT_SHIFT; from there on four terms of Stirling's series are good to 1e-8 of the whole.
+_DIRECT_LARGE, _DIRECT_SHIFT = 5.0, 4.0
 
 
 def _direct_gamma_gap(ops: Any, a: Array, b: Array, h: Array) -> Array:
     """
-    The same with one logarithm for all steps: Σ_k gap((b+k)/(a+k)) = h Σ 1/(a+k) - log Π (b+k)/(a+k), and of
-    that product (or its inverse, where b < a) less 1 all terms are >= 0.
+    The same with one logarithm for all steps: Σ_k gap((b+k)/(a+k)) = h P'(a)/P(a) - log(P(b)/P(a)), where
+    P(x) = x (x+1) (x+2) (x+3) = y (y+2), y = x (x+3), and P(b) - P(a) = h (a+b+3) (y_a+y_b+2), exact as h is.
     B log(B/A) - B + A - [b log(b/a) - b + a] = B log(B/A) - b log(b/a), as B - A = b - a.
     """
-    up = h >= 0.0
-    size, low = ops.where(up, h, -h), ops.where(up, a, b)
-    slope = 1.0 / a
-    beyond = size / low
-    first = ops.log1p(beyond)
-    for k in range(1, _DIRECT_SHIFTS):
-        slope = slope + 1.0 / (a + float(k))
-        step = size / (low + float(k))
-        beyond = beyond + step + beyond * step
-    small = low < float(_DIRECT_SHIFTS)
-    shift = ops.where(small, low * 0.0 + float(_DIRECT_SHIFTS), 0.0)
+    small = ops.astype((a < _DIRECT_LARGE) | (b < _DIRECT_LARGE), a.dtype)
+    shift = _DIRECT_SHIFT * small
     upper_a, upper_b = a + shift, b + shift
-    last = ops.log1p(size / (low + shift))
-    product = ops.log1p(beyond)
-    product, first, last = (ops.where(up, x, -x) for x in (product, first, last))
-    steps = ops.where(small, (h * slope - product) + (upper_b * last - b * first), 0.0)
-    return steps + 0.5 * (h / upper_a - last) + _stirling_remainder(upper_a, upper_b, h)
+    last = _direct_log_ratio(ops, upper_b, upper_a, h)
+    y_a, y_b = a * (a + 3.0), b * (b + 3.0)
+    product_a, product_b = y_a * (y_a + 2.0), y_b * (y_b + 2.0)
+    product = _direct_log_ratio(ops, product_b, product_a, h * ((a + b) + 3.0) * ((y_a + y_b) + 2.0))
+    slope = (a + 1.5) * (y_a + 1.0) * (4.0 / product_a)
+    steps = (h * slope - product) + (upper_b * last - b * _direct_log_ratio(ops, b, a, h))
+    # s(B) - s(A) - s'(A) h as in `_stirling_remainder`, written out: t_n = u² v (v^(n-1) + 2 u v^(n-2) + ... + n u^(n-1)).
+    u, v = 1.0 / upper_a, 1.0 / upper_b
+    uu, uv, vv = u * u, u * v, v * v
+    third = vv + 2.0 * uv + 3.0 * uu
+    fifth = vv * third + uu * (4.0 * uv + 5.0 * uu)
+    seventh = vv * fifth + uu * uu * (6.0 * uv + 7.0 * uu)
+    series = _STIRLING[1] + _STIRLING[3] * third + _STIRLING[5] * fifth + _STIRLING[7] * seventh
+    change = h * u
+    return small * steps + 0.5 * (change - last) + change * change * (v * series)
 
 
 def _stirling_remainder(a: Array, b: Array, h: Array) -> Array:

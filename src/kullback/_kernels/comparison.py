@@ -11,7 +11,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from .cpu import _Buffers, _on_threads, thread_count
+from .cpu import _Buffers, on_threads, thread_count
 from .cpu_tiles import _ONES, PIECE, _vecdot
 
 Array = Any
@@ -225,7 +225,7 @@ def compare_rows(x: Array, y: Array, forms: tuple[str, str], tolerances: tuple[f
                         left: Any = slice(low + int(part[0]), low + int(part[-1]) + 1) if whole else low + part
                         _store(found, left, _in_float64(make(left, (tops[0][part], tops[1][part]), buffer)))
 
-    _on_threads(work, [(low, min(count, low + step)) for low in range(0, count, step)], x.size)
+    on_threads(work, [(low, min(count, low + step)) for low in range(0, count, step)], x.size)
     return found
 
 

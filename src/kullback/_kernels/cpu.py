@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import math
 import os
+import threading
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from itertools import pairwise
@@ -36,6 +37,8 @@ _TASK = 1 << 21
 _THREADS_FROM = 1 << 17
 
 _pool: ThreadPoolExecutor | None = None
+# In a thread of the pool, `busy` is there: what it calls must not wait for the pool.
+_here = threading.local()
 
 
 def _forget_pool() -> None:
@@ -54,16 +57,16 @@ def thread_count() -> int:
     return max(1, min(available, int(asked))) if asked.isdigit() else available
 
 
-def _on_threads(job: Callable[[Iterator[Any]], None], tasks: list[Any], size: int) -> None:
+def on_threads(job: Callable[[Iterator[Any]], None], tasks: list[Any], size: int) -> None:
     """job(tasks) on several threads that take tasks from one iterator; the caller's is one of them."""
     global _pool
-    threads = min(thread_count(), len(tasks)) if size >= _THREADS_FROM else 1
+    threads = min(thread_count(), len(tasks)) if size >= _THREADS_FROM and not hasattr(_here, "busy") else 1
     queue = iter(tasks)  # next() of a list's iterator is atomic
     if threads == 1:
         job(queue)
         return
     if _pool is None:
-        _pool = ThreadPoolExecutor(thread_count() - 1, thread_name_prefix="kullback")
+        _pool = ThreadPoolExecutor(thread_count() - 1, "kullback", lambda: setattr(_here, "busy", True))
     try:
         others = [_pool.submit(job, queue) for _ in range(threads - 1)]
     except RuntimeError:  # the interpreter is shutting down
@@ -250,7 +253,7 @@ def run(evaluate: Callable[..., Array], ops: Any, spec: Any, x: Array, y: Array,
     call = _Call(evaluate, ops, spec, x, y, scale)
     # Not by the number of threads: the last digit of a result may depend on what is computed together, and must not on the machine.
     step = max(1, min(_TASK // call.columns, -(-call.rows // 4)))
-    _on_threads(call.work, [(low, min(call.rows, low + step)) for low in range(0, call.rows, step)], x.size)
+    on_threads(call.work, [(low, min(call.rows, low + step)) for low in range(0, call.rows, step)], x.size)
     return call.result.reshape(call.kept)
 
 
@@ -309,7 +312,7 @@ def run_gradients(
                 for i in np.flatnonzero(strange):
                     general(np.array([low + i]))
 
-    _on_threads(work, list(range(0, rows, step)), x.size)
+    on_threads(work, list(range(0, rows, step)), x.size)
     back = tuple(np.argsort(batch + spec.axes))
     found[:2] = [None if out is None else out.transpose(back) for out in found[:2]]
     if scale is not None and found[2] is not None:
@@ -350,7 +353,7 @@ def run_literal(spec: Any, x: Array, t: Array) -> Array:
                     else:
                         terms[low:high, left:right] = found
 
-    _on_threads(work, tasks, x.size)
+    on_threads(work, tasks, x.size)
     if terms is not None:
         return terms.reshape(x.shape)
     return np.add.reduce(sums, 1).reshape([1 if i in axes else n for i, n in enumerate(x.shape)])

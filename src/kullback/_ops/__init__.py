@@ -57,6 +57,9 @@ class Ops(Protocol):
         Are the values at hand for free (on the CPU, outside any tracer); are they at hand at all?
     host_view(x)
         x as a NumPy array on the same memory, or None where a framework must do the work itself.
+    constant_view(x), from_view(v, like)
+        x as a NumPy array on the same memory, where it may be looked at and no derivative to it is wanted, else None; and a NumPy array
+        as one of this framework, on the device of `like`. Need not be there.
     is_constant(x)
         Is no derivative to x wanted? Asked only of what has a `host_view`.
     call_host(spec, draft, *arrays)

@@ -107,6 +107,15 @@ def host_view(x: Any) -> Any:
     return None
 
 
+def constant_view(x: Any) -> Any:
+    return np.asarray(x) if may_look(x) and len(x.devices()) == 1 else None
+
+
+def from_view(x: Any, like: Any) -> Any:
+    made = jnp.asarray(x)
+    return made if made.devices() == like.devices() else jax.device_put(made, next(iter(like.devices())))
+
+
 stack, matmul = jnp.stack, jnp.matmul
 
 

@@ -54,12 +54,12 @@ def broadcast(arrays: Any) -> Any:
 
 
 def floats(arrays: Any) -> Any:
-    """Python floats of numbers and arrays without axes, and their common dtype; or None."""
+    """Python floats of numbers and arrays without axes, their common dtype, and that no derivative is wanted; or None."""
     kinds = {type(x) if type(x) is not np.ndarray or x.ndim > 0 else x.dtype.type for x in arrays}
     # A Python float beside float32 is float32: left to the general way.
     if kinds <= {float, np.float64}:
-        return [float(x) for x in arrays], np.float64
-    return ([float(x) for x in arrays], np.float32) if kinds == {np.float32} else None
+        return [float(x) for x in arrays], np.float64, False
+    return ([float(x) for x in arrays], np.float32, False) if kinds == {np.float32} else None
 
 
 def from_float(x: float, dtype: Any) -> Any:
@@ -127,6 +127,14 @@ def can_look(x: Any) -> bool:
 
 
 def host_view(x: Any) -> Any:
+    return x
+
+
+def constant_view(x: Any) -> Any:
+    return x
+
+
+def from_view(x: Any, like: Any) -> Any:
     return x
 
 

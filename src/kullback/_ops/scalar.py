@@ -9,6 +9,8 @@ from __future__ import annotations
 import math
 from typing import Any
 
+from .log_gamma import of_floats as log_gamma_remainder  # noqa: F401  one of the primitives
+
 name = "Python"
 float32, float64 = "float32", "float64"
 exp, log, log1p, isnan = math.exp, math.log, math.log1p, math.isnan
@@ -25,6 +27,11 @@ def where(condition: Any, x: Any, y: Any) -> Any:
 def high(x: float) -> float:
     scaled = 134217729.0 * x
     return scaled - (scaled - x)
+
+
+def refine(value: float, size: float, exact: Any, *numbers: float) -> float:
+    """value where rounding errors of 1e-15 size are nothing beside it, else exact(*numbers)."""
+    return value if 1e-15 * size <= 1e-12 * value else exact(*numbers)
 
 
 def stop_gradient(x: float) -> float:

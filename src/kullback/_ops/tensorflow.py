@@ -8,6 +8,7 @@ from typing import Any
 
 import numpy as np
 import tensorflow as tf
+from tensorflow.python.eager import record
 
 from .direct import marked
 
@@ -158,6 +159,15 @@ def same_sizes(arrays: Any, axes: Any) -> Any:
 
 def host_view(x: Any) -> Any:
     return None
+
+
+def constant_view(x: Any) -> Any:
+    # Any tape that is open may want a derivative.
+    return None if not may_look(x) or record.could_possibly_record() else np.asarray(memoryview(x))  # .numpy() copies
+
+
+def from_view(x: Any, like: Any) -> Any:
+    return tf.convert_to_tensor(x)
 
 
 def apply(evaluate: Any, gradients: Any, spec: Any, *arrays: Any) -> Any:

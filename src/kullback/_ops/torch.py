@@ -141,25 +141,65 @@ def host_view(x: Any) -> Any:
     return to_numpy(x)
 
 
+def constant_view(x: Any) -> Any:
+    return host_view(x) if is_constant(x) else None
+
+
+def from_view(x: Any, like: Any) -> Any:
+    return torch.from_numpy(x)
+
+
 def floats(arrays: Any) -> Any:
-    """Python floats of tensors without axes, if they may be looked at and no derivative is wanted, and their common dtype; or None."""
+    """Python floats of tensors without axes, if they may be looked at, their common dtype, and whether a derivative is wanted; or None."""
     if torch.compiler.is_compiling():
         return None
-    dtype = float32
+    dtype, wanted = float32, False
     for x in arrays:
-        if type(x) is not torch.Tensor or x.ndim > 0 or x.requires_grad or not x.is_cpu:
+        if (type(x) is not torch.Tensor and type(x) is not torch.nn.Parameter) or x.ndim > 0 or not x.is_cpu:
             return None
+        if x.requires_grad:
+            wanted = True
         if x.dtype is float64:
             dtype = float64
         elif x.dtype is not float32:
             return None
-    if not can_look(arrays[0]) or torch.autograd.forward_ad._current_level >= 0:
+    # As `can_look`, less what was asked above: this is most of what one call costs.
+    inside = torch._C._functorch.peek_interpreter_stack() is not None or torch._C._len_torch_dispatch_stack() > 0 or torch._C._is_tracing()
+    if inside or torch.autograd.forward_ad._current_level >= 0:
         return None
-    return [x.item() for x in arrays], dtype
+    return [x.item() for x in arrays], dtype, wanted and torch.is_grad_enabled()
 
 
 def from_float(x: float, dtype: Any) -> Any:
     return torch.scalar_tensor(x, dtype=dtype)
+
+
+class _Number(torch.autograd.Function):  # type: ignore[misc]
+    """A number whose derivatives are numbers too, worked out when asked for; derivatives of derivatives come from the framework."""
+
+    @staticmethod
+    def forward(ctx: Any, value: Any, dtype: Any, slopes: Any, again: Any, *arrays: Any) -> Any:
+        ctx.slopes, ctx.again = slopes, again
+        ctx.save_for_backward(*arrays)
+        return torch.scalar_tensor(value, dtype=dtype)
+
+    @staticmethod
+    def backward(ctx: Any, upstream: Any) -> Any:
+        arrays, needs = ctx.saved_tensors, ctx.needs_input_grad[4:]
+        slopes = None if torch.is_grad_enabled() else ctx.slopes()
+        if slopes is not None:
+            found = [astype(upstream * slope, x.dtype) if need else None for slope, x, need in zip(slopes, arrays, needs)]
+            return (None, None, None, None, *found)
+        with torch.enable_grad():
+            value = ctx.again(arrays)
+        chosen = [x for x, need in zip(arrays, needs) if need]
+        given = iter(torch.autograd.grad(value, chosen, upstream, create_graph=torch.is_grad_enabled(), allow_unused=True))
+        return (None, None, None, None, *(next(given) if need else None for need in needs))
+
+
+def from_float_with_slopes(x: float, dtype: Any, slopes: Any, again: Any, arrays: Any) -> Any:
+    """slopes() -> derivatives to the arrays, or None; again(arrays) -> the same, by the framework."""
+    return _Number.apply(x, dtype, slopes, again, *arrays)
 
 
 stack = torch.stack
@@ -183,7 +223,8 @@ def diagonal(x: Any) -> Any:
 
 
 def solve_lower(matrix: Any, x: Any) -> Any:
-    return torch.linalg.solve_triangular(matrix, x, upper=False)
+    # Transposed: rows are columns then, as the solver wants them, and nothing is copied.
+    return torch.linalg.solve_triangular(matrix.transpose(-1, -2), x.transpose(-1, -2), upper=True, left=False).transpose(-1, -2)
 
 
 def transpose(x: Any) -> Any:

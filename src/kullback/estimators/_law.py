@@ -122,11 +122,17 @@ def numpy_source(rng: Any) -> np.random.Generator:
 _LOGS: dict[str, Callable[..., Array]] = {
     "laplace": lambda y: -np.abs(y) - math.log(2.0),
     "pareto": lambda y, b: np.log(b) - (b + 1.0) * np.log(y),
+    "moyal": lambda y: -0.5 * (y + np.exp(-y) + math.log(2.0 * math.pi)),
+    "levy": lambda y: -0.5 * (1.0 / y + 3.0 * np.log(y) + math.log(2.0 * math.pi)),
+    "invweibull": lambda y, c: np.log(c) - (c + 1.0) * np.log(y) - np.exp(-c * np.log(y)),
 }
 
 
 class ScipyLaw(Law):
     """A frozen distribution of scipy.stats on the numbers."""
+
+    # Logs of the probabilities of counts, where they are known better than SciPy's.
+    log_mass: Callable[[Array], Array] | None = None
 
     def __init__(self, frozen: Any, name: str, tail: Tail | None = None, corners: Array = None) -> None:
         self.frozen, self.name, self.tail = frozen, name, tail
@@ -147,6 +153,9 @@ class ScipyLaw(Law):
 
     def density(self, x: Array) -> Array:
         with np.errstate(all="ignore"):
+            if self.log_mass is not None:
+                possible = (x >= self.low) & (x <= self.high) & (x == np.floor(x))
+                return np.where(possible, self.log_mass(np.where(possible, x, self.low)), -math.inf)
             if self.frozen.dist.name in _LOGS:  # which SciPy takes of a density that has underflown
                 shapes, loc, scale = self.frozen.dist._parse_args(*self.frozen.args, **self.frozen.kwds)
                 return _LOGS[self.frozen.dist.name]((x - loc) / scale, *shapes) - np.log(scale)

@@ -306,8 +306,11 @@ def _beyond_reach(p: Law, q: Law, shape: tuple[int, ...], cuts: Array, low: Arra
                 masses.append(np.exp(logs[0][i]) / slopes[i])
                 errors.append(np.abs(masses[i]) * np.minimum(1.0, 4.0 * np.abs(slopes[i] - earlier[i]) / np.abs(slopes[i]) + 1e-9))
             ratio, growth = logs[0][0] - logs[0][1], slopes[1] - slopes[0]
-            plain = masses[0] * (ratio + growth / slopes[0])
-            plain_error = errors[0] * (1.0 + np.abs(ratio) + 2.0 * np.abs(growth / slopes[0]))
+            # log(p/q) that bends, as where q falls by the square of the logarithm: one term more, and all of it an error.
+            bend = growth - (earlier[1] - earlier[0])
+            more = bend * (0.5 / slopes[0] + 1.0 / slopes[0] ** 2)
+            plain = masses[0] * (ratio + growth / slopes[0] + more)
+            plain_error = errors[0] * (1.0 + np.abs(ratio) + 2.0 * np.abs(growth / slopes[0])) + np.abs(masses[0] * more)
             good = there & np.isfinite(plain) & (slopes[0] > 0.0)
             both = good & np.isfinite(masses[1]) & (slopes[1] > 0.0)
             values = [masses[0], np.where(both, masses[1], 0.0), plain, np.where(both, plain - masses[0] + masses[1], 0.0)]

@@ -5,9 +5,11 @@ from __future__ import annotations
 from typing import Any
 
 import numpy as np
+from scipy.special import expit, gammaln, log_expit, log_ndtr
 
 from .._distributions.families import Record
 from ._law import CategoricalLaw, KumaraswamyLaw, Law, NormalVectorLaw, ScipyLaw, Tail
+from ._line_laws import LogitNormalLaw, NegatedLaw, TiltedLaw, VonMisesLaw
 
 Array = Any
 
@@ -31,20 +33,66 @@ _SCIPY: dict[str, Any] = {
     "InverseGaussian": lambda s, loc, k: s.invgauss(loc / k, scale=k),
     "Uniform": lambda s, low, high: s.uniform(low, high - low),
     "Beta": lambda s, a, b: s.beta(a, b),
+    "Moyal": lambda s, loc, scale: s.moyal(loc, scale),
+    "ExpGamma": lambda s, a, rate: s.loggamma(a, loc=-np.log(rate)),
+    "ExpGammaLog": lambda s, a, log_rate: s.loggamma(a, loc=-log_rate),
+    "GeneralizedNormal": lambda s, loc, scale, power: s.gennorm(power, loc, scale),
+    "NormalLogScale": lambda s, loc, log_scale: s.norm(loc, np.exp(log_scale)),
+    "GeneralizedGamma": lambda s, a, power, scale: s.gengamma(a, power, scale=scale),
+    "Chi": lambda s, df: s.chi(df),
+    "Rayleigh": lambda s, scale: s.rayleigh(scale=scale),
+    "Maxwell": lambda s, scale: s.maxwell(scale=scale),
+    "Nakagami": lambda s, a, spread: s.nakagami(a, scale=np.sqrt(spread)),
+    "InverseWeibull": lambda s, k, scale: s.invweibull(k, scale=scale),
+    "Levy": lambda s, scale: s.levy(scale=scale),
+    "TruncatedNormal": lambda s, loc, scale, low, high: s.truncnorm((low - loc) / scale, (high - loc) / scale, loc, scale),
     "Bernoulli": lambda s, p: s.bernoulli(p),
-    "BernoulliLogits": lambda s, a: s.bernoulli(1.0 / (1.0 + np.exp(-a))),
-    "Binomial": lambda s, n, p: s.binom(n, p),
+    "BernoulliLogits": lambda s, a: s.bernoulli(expit(a)),
+    "ProbitBernoulli": lambda s, z: s.bernoulli(s.norm.cdf(z)),
+    "Binomial": lambda s, n, p: s.binom(_whole(n), p),
+    "BinomialLogits": lambda s, n, a: s.binom(_whole(n), expit(a)),
     "Geometric": lambda s, p: s.geom(p, loc=-1),
+    "GeometricLogits": lambda s, a: s.geom(expit(a), loc=-1),
     "NegativeBinomial": lambda s, n, p: s.nbinom(n, 1.0 - p),
+    "NegativeBinomialLogits": lambda s, n, a: s.nbinom(n, expit(-a)),
     "Poisson": lambda s, rate: s.poisson(rate),
 }
-_CORNERS = {"Laplace": 0}
-_COUNTS = ("Bernoulli", "BernoulliLogits", "Binomial", "Geometric", "NegativeBinomial", "Poisson")
+
+
+def _whole(n: Array) -> Array:
+    """Integers, which NumPy's sampler insists on; numbers of trials that are none stay what they are, and have no law."""
+    return n.astype(np.int64) if np.all(n == np.floor(n)) and np.all(np.abs(n) < 2.0**62) else n
+
+
+# Where a density has a corner, or is infinite: the parameter of that place in the order.
+_CORNERS = {"Laplace": 0, "GeneralizedNormal": 0}
+_COUNTS = (
+    "Bernoulli", "BernoulliLogits", "ProbitBernoulli", "Binomial", "BinomialLogits", "Geometric", "GeometricLogits", "NegativeBinomial",
+    "NegativeBinomialLogits", "Poisson",
+)  # fmt: skip
+# SciPy has them by probabilities, which are 1 long before the logarithm of the rest is lost: logs of success and failure instead.
+_LOG_MASS: dict[str, Any] = {
+    "BernoulliLogits": lambda k, a: k * log_expit(a) + (1.0 - k) * log_expit(-a),
+    "ProbitBernoulli": lambda k, z: k * log_ndtr(z) + (1.0 - k) * log_ndtr(-z),
+    "BinomialLogits": lambda k, n, a: gammaln(n + 1) - gammaln(k + 1) - gammaln(n - k + 1) + k * log_expit(a) + (n - k) * log_expit(-a),
+    "GeometricLogits": lambda k, a: log_expit(a) + k * log_expit(-a),
+    "NegativeBinomialLogits": lambda k, n, a: gammaln(k + n) - gammaln(k + 1) - gammaln(n) + k * log_expit(a) + n * log_expit(-a),
+}
+# Not SciPy's: family -> law of the parameters in their order.
+_OWN: dict[str, Any] = {
+    "Kumaraswamy": KumaraswamyLaw,
+    "LogitNormal": lambda loc, scale: LogitNormalLaw(_scipy_law("Normal", [loc, scale])),
+    "ExpInverseGamma": lambda a, scale: NegatedLaw(_scipy_law("ExpGamma", [a, scale])),
+    "ExpInverseGammaLog": lambda a, log_scale: NegatedLaw(_scipy_law("ExpGammaLog", [a, log_scale])),
+    "ContinuousBernoulli": lambda p: TiltedLaw(np.log(p) - np.log1p(-p)),
+    "ContinuousBernoulliLogits": lambda a: TiltedLaw(a),
+    "VonMises": lambda loc, k: VonMisesLaw(loc, k),
+}
 
 
 def numeric_families() -> dict[str, str]:
     """How two of the families of numbers are computed where there is no closed form: two of counts, two of the line."""
-    return {name: "sum" if name in _COUNTS else "quadrature" for name in _SCIPY}
+    return {name: "sum" if name in _COUNTS else "quadrature" for name in (*_SCIPY, *_OWN)}
 
 
 def as_law(record: Record, numbers: dict[str, Array]) -> Law | None:
@@ -57,15 +105,34 @@ def as_law(record: Record, numbers: dict[str, Array]) -> Law | None:
         return CategoricalLaw(logs)
     if name == "MultivariateNormal" and list(numbers) == ["loc", "scale_tril"]:
         return NormalVectorLaw(*values)
-    if name == "Kumaraswamy" and len(values) == 2:
-        return KumaraswamyLaw(*values)
-    if name not in _SCIPY:
-        return None
+    if name in ("OrderedLogistic", "StoppingRatioLogistic"):
+        return CategoricalLaw(np.moveaxis(_category_logs(record, numbers), 0, -1))
+    if name in _OWN:
+        made: Law = _OWN[name](*values)
+        made.name = name
+        return made
+    return _scipy_law(name, values) if name in _SCIPY else None
+
+
+def _scipy_law(name: str, values: list[Array]) -> ScipyLaw:
     import scipy.stats
 
-    frozen = _SCIPY[name](scipy.stats, *values)
+    with np.errstate(all="ignore"):
+        frozen = _SCIPY[name](scipy.stats, *values)
+        tail = _TAILS[name](*values) if name in _TAILS else None
     corners = values[_CORNERS[name]][None] if name in _CORNERS else None
-    return ScipyLaw(frozen, name, _TAILS[name](*values) if name in _TAILS else None, corners)
+    law = ScipyLaw(frozen, name, tail, corners)
+    if name in _LOG_MASS:
+        law.log_mass = lambda k: _LOG_MASS[name](k, *values)
+    return law
+
+
+def _category_logs(record: Record, numbers: dict[str, Array]) -> Array:
+    from .._distributions.closed.categories import _ordered, _stopping
+    from .._ops import numpy as numpy_ops
+
+    made = record.with_parameters(numbers.values())
+    return (_ordered if type(record).__name__ == "OrderedLogistic" else _stopping)(numpy_ops, made)
 
 
 # --- how counts fall off ----------------------------------------------------------------------------------------------------------------
@@ -81,22 +148,33 @@ def _poisson(rate: Array) -> Tail:
 
 def _geometric(p: Array) -> Tail:
     with np.errstate(divide="ignore"):
-        logs = -np.log1p(-p)
-    return Tail(lambda k: 1.0 - p, lambda k: (np.where(p < 1, logs, 0.0), 0.0))
+        return _geometric_logs(1.0 - p, -np.log1p(-p))
+
+
+def _geometric_logs(failure: Array, logs: Array) -> Tail:
+    return Tail(lambda k: failure, lambda k: (np.where(failure > 0, logs, 0.0), 0.0))
 
 
 def _negative_binomial(n: Array, p: Array) -> Tail:
-    # p (k+n)/(k+1), which goes to p: from above for n > 1, from below for n < 1, when it is ≥ p n/(k+1)·… ≥ p min(1, n).
     with np.errstate(divide="ignore"):
-        logs = -np.log(p)
+        return _negative_binomial_logs(n, p, -np.log(p))
 
+
+def _negative_binomial_logs(n: Array, p: Array, logs: Array) -> Tail:
+    # p (k+n)/(k+1), which goes to p: from above for n > 1, from below for n < 1, when it is ≥ p n/(k+1)·… ≥ p min(1, n).
     def steep(k: float) -> tuple[Array, float]:
         return np.where(p > 0, logs, 0.0) + np.abs(np.log((k + n) / (k + 1.0))), 0.0
 
     return Tail(lambda k: p * np.maximum(1.0, (k + n) / (k + 1.0)), steep)
 
 
-_TAILS: dict[str, Any] = {"Poisson": _poisson, "Geometric": _geometric, "NegativeBinomial": _negative_binomial}
+_TAILS: dict[str, Any] = {
+    "Poisson": _poisson,
+    "Geometric": _geometric,
+    "GeometricLogits": lambda a: _geometric_logs(expit(-a), -log_expit(-a)),
+    "NegativeBinomial": _negative_binomial,
+    "NegativeBinomialLogits": lambda n, a: _negative_binomial_logs(n, expit(a), -log_expit(a)),
+}
 
 
 def scipy_tail(frozen: Any) -> Tail | None:

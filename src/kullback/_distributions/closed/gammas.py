@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable
+from functools import partial
 from typing import Any, NamedTuple
 
 from ..curves import any_phi, log1p_remainder, square
@@ -41,9 +42,11 @@ from ..special import (
     gamma_entropy_gap,
     gamma_gap,
     gap,
+    is_quick,
     log_gamma_entropy_gap,
     log_gamma_remainder,
     log_ratio,
+    parameter_difference,
     product_difference,
     stirling_excess,
     trigamma,
@@ -105,9 +108,18 @@ POWERS: dict[str, dict[type[Record], Callable[[Any], Power]]] = {
 
 def gamma_kl(ops: Any, a: Array, rate_p: Array, b: Array, rate_q: Array) -> Array:
     """Gamma(a, rate_p) ‖ Gamma(b, rate_q)."""
+    if is_quick(ops):
+        # The plain sum, R(a, b) + a (r - 1) - b log r, r = rate_q/rate_p, where it is good enough.
+        value, size = ops.log_gamma_remainder(a, b)
+        more, less = a * ((rate_q - rate_p) / rate_p), b * log_ratio(ops, rate_q, rate_p)
+        return ops.refine(value + (more - less), size + (abs(more) + abs(less)), partial(_gamma_kl, ops), a, rate_p, b, rate_q)
+    return _gamma_kl(ops, a, rate_p, b, rate_q)
+
+
+def _gamma_kl(ops: Any, a: Array, rate_p: Array, b: Array, rate_q: Array) -> Array:
     # With u the ratio of the means, b (u - 1 - log u) + what log Γ adds to x log x.
     first, second = rate_q * a, rate_p * b
-    return b * gap(ops, first, second, product_difference(ops, rate_q, a, rate_p, b)) + gamma_gap(ops, a, b)
+    return b * gap(ops, first, second, parameter_difference(ops, rate_q, a, rate_p, b)) + gamma_gap(ops, a, b)
 
 
 @closed_form(Gamma, Gamma)
@@ -171,13 +183,22 @@ def _inverse_weibull(ops: Any, p: Any, q: Any) -> Array:
     return _gumbel_kl(ops, q.concentration, p.concentration, q.concentration * log_ratio(ops, p.scale, q.scale))
 
 
-def _distance(ops: Any, v: str, p: Power, q: Power) -> Array:
-    """log of the ratio of the scales of v."""
-    if v == "x":
-        return log_ratio(ops, p.scale, q.scale)
-    if v == "1/x":
-        return log_ratio(ops, q.scale, p.scale)
-    return p.loc - q.loc if v == "e^x" else q.loc - p.loc
+def _log_scales(ops: Any, v: str, p: Power, q: Power) -> Array:
+    """log of the ratio of the scales of v, times Q's power, and of that of the rates."""
+    power = q.n / q.d
+    rates = log_ratio(ops, q.rate, p.rate)
+    if v == "e^x" or v == "e^-x":
+        return power * (p.loc - q.loc if v == "e^x" else q.loc - p.loc) + rates
+    up, down = (p.scale, q.scale) if v == "x" else (q.scale, p.scale)
+    # The two may cancel, as for Normal(0, √½) and exp(-x²), whose rates are 1/2 and 1: where the power is 1 or 2, one logarithm of both.
+    square = power == 2.0
+    one = (power == 1.0) | square
+    for x in (up, down, p.rate, q.rate):  # products of three must not overflow, nor vanish
+        one = one & (x < 1e12) & (x > 1e-12)
+    left, right = ops.where(square & one, up * q.rate, q.rate), ops.where(square & one, down * p.rate, p.rate)
+    safe = [ops.where(one, x, 1.0) for x in (left, up, right, down)]
+    together = log_ratio(ops, safe[0] * safe[1], safe[2] * safe[3], product_difference(ops, *safe))
+    return ops.where(one, together, power * log_ratio(ops, up, down) + rates)
 
 
 def power_kl(ops: Any, v: str, p: Power, q: Power, difference: Array | None = None) -> Array:
@@ -194,8 +215,8 @@ def power_kl(ops: Any, v: str, p: Power, q: Power, difference: Array | None = No
     r = 1.0 + c
     next_k = p.k + 1.0
     rest = ops.barrier(log_gamma_remainder(ops, next_k, p.k + r, c))
-    log_rates = log_ratio(ops, q.rate, p.rate) - c * ops.log(p.rate)
-    log_mean = q.n / q.d * _distance(ops, v, p, q) + log_rates + (rest + c * digamma(ops, next_k)) - log_ratio(ops, q.k, p.k, h)
+    log_scales = _log_scales(ops, v, p, q) - c * ops.log(p.rate)
+    log_mean = log_scales + (rest + c * digamma(ops, next_k)) - log_ratio(ops, q.k, p.k, h)
     return q.k * any_phi(ops, log_mean) + gamma_gap(ops, p.k, q.k, h) + (gap(ops, r, r * 0.0 + 1.0, c) + c * (h / p.k)) + q.k * rest
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from functools import partial
 from typing import Any
 
 from ..._divergences import kl
@@ -30,7 +31,10 @@ from ..special import (
     gamma_entropy_gap_rest,
     gamma_gap,
     gap,
+    is_direct,
+    is_quick,
     log_ratio,
+    parameter_difference,
     product_difference,
 )
 from .gammas import gamma_kl
@@ -154,7 +158,7 @@ def _uniform_beta(ops: Any, p: Any, q: Any) -> Array:
     lacking = (1.0 - high) + low
     left = ops.log(high) + _mean_log_less(ops, low, high)
     right = ops.log1p(-low) + _mean_log_less(ops, 1.0 - high, 1.0 - low)
-    value = _beta_kl(ops, one, one, a, b) - ops.log1p(-lacking) - (a - 1.0) * left - (b - 1.0) * right
+    value = beta_kl(ops, one, one, a, b) - ops.log1p(-lacking) - (a - 1.0) * left - (b - 1.0) * right
     return _within(ops, p, value, inside)
 
 
@@ -163,12 +167,25 @@ def _uniform_beta(ops: Any, p: Any, q: Any) -> Array:
 
 def dirichlet_kl(ops: Any, alpha: Array, beta: Array) -> Array:
     """Along the last axis. With a + b = Σ etc.: Σβ · KL(β/Σβ‖α/Σα), Bregman's chain rule for x log x, and what log Γ adds."""
+    if is_quick(ops):
+        # The plain sum of the remainders of log Γ, where it is good enough.
+        (own, size), (total, more) = (ops.log_gamma_remainder(x, y) for x, y in ((alpha, beta), (alpha.sum(-1), beta.sum(-1))))
+        return ops.refine(own.sum(-1) - total, size.sum(-1) + more, partial(_dirichlet_kl, ops), alpha, beta)
+    return _dirichlet_kl(ops, alpha, beta)
+
+
+def _dirichlet_kl(ops: Any, alpha: Array, beta: Array) -> Array:
     axes = (len(alpha.shape) - 1,)
     total_p, total_q = ops.sum(alpha, axes), ops.sum(beta, axes)
     own = ops.sum(gamma_gap(ops, alpha, beta), axes)
     total = gamma_gap(ops, total_p, total_q, ops.sum(beta - alpha, axes))
-    shape = kl(beta, alpha, axis=-1, keepdims=True, check=False)
-    return ops.squeeze(total_q * shape + (own - total), axes)
+    if is_direct(ops):
+        # β_i gap(α_i Σβ/(β_i Σα)), which sum to it: what the sums lack in digits is of second order.
+        first, second = alpha * total_q, beta * total_p
+        shape = ops.sum(beta * gap(ops, first, second), axes)
+    else:
+        shape = total_q * kl(beta, alpha, axis=-1, keepdims=True, check=False)
+    return ops.squeeze(shape + (own - total), axes)
 
 
 @closed_form(Dirichlet, Dirichlet)
@@ -177,21 +194,25 @@ def _dirichlet(ops: Any, p: Any, q: Any) -> Array:
     return dirichlet_kl(ops, alpha, beta)
 
 
+def beta_kl(ops: Any, a: Array, b: Array, c: Array, d: Array) -> Array:
+    if is_quick(ops):
+        (first, size), (second, more), (total, most) = (ops.log_gamma_remainder(x, y) for x, y in ((a, c), (b, d), (a + b, c + d)))
+        return ops.refine(first + (second - total), size + (more + most), partial(_beta_kl, ops), a, b, c, d)
+    return _beta_kl(ops, a, b, c, d)
+
+
 def _beta_kl(ops: Any, a: Array, b: Array, c: Array, d: Array) -> Array:
     total_p, total_q = a + b, c + d
     # Σβ · KL(β/Σβ‖α/Σα) of two categories: with x = (a (c + d) - c (a + b)) = a d - b c
-    cross = product_difference(ops, a, d, b, c)
+    cross = parameter_difference(ops, a, d, b, c)
     shape = c * gap(ops, a * total_q, c * total_p, cross) + d * gap(ops, b * total_q, d * total_p, -cross)
     own = gamma_gap(ops, a, c) + gamma_gap(ops, b, d)
     return shape + (own - gamma_gap(ops, total_p, total_q, (c - a) + (d - b)))
 
 
-beta_kl = _beta_kl
-
-
 @closed_form(Beta, Beta)
 def _beta(ops: Any, p: Any, q: Any) -> Array:
-    return _beta_kl(ops, p.concentration1, p.concentration0, q.concentration1, q.concentration0)
+    return beta_kl(ops, p.concentration1, p.concentration0, q.concentration1, q.concentration0)
 
 
 @closed_form(Beta, Dirichlet)
@@ -204,7 +225,7 @@ def _beta_dirichlet(ops: Any, p: Any, q: Any) -> Array:
         raise ValueError(f"a Beta distribution is a Dirichlet distribution of 2 categories, and the other has {c.shape[-1]}")
     pair = (beta.concentration1, beta.concentration0), (c[..., 0], c[..., 1])
     (a, b), (c1, c0) = pair if isinstance(p, Beta) else pair[::-1]
-    return _beta_kl(ops, a, b, c1, c0)
+    return beta_kl(ops, a, b, c1, c0)
 
 
 @closed_form(Beta, Uniform)
@@ -212,7 +233,7 @@ def _beta_uniform(ops: Any, p: Any, q: Any) -> Array:
     one = p.concentration1 * 0.0 + 1.0
     inside = (q.low <= 0.0) & (q.high >= 1.0)
     excess = ops.where(inside, (q.high - 1.0) - q.low, 0.0)
-    value = _beta_kl(ops, p.concentration1, p.concentration0, one, one) + ops.log1p(excess)
+    value = beta_kl(ops, p.concentration1, p.concentration0, one, one) + ops.log1p(excess)
     return ops.where(q.high > q.low, ops.where(inside, value, math.inf), math.nan)
 
 
@@ -326,7 +347,7 @@ def _beta_cb(ops: Any, p: Any, q: Any) -> Array:
     # That to the uniform distribution, and L(x) - 2 x (mean - 1/2).
     a, b = p.concentration1, p.concentration0
     one, x = a * 0.0 + 1.0, _half_logits(ops, q)
-    return _beta_kl(ops, a, b, one, one) + sinhc(ops, x).value - x * ((a - b) / (a + b))
+    return beta_kl(ops, a, b, one, one) + sinhc(ops, x).value - x * ((a - b) / (a + b))
 
 
 _CB = (ContinuousBernoulli, ContinuousBernoulliLogits)

@@ -21,7 +21,7 @@ from ..families import (
     NormalLogScale,
     VonMises,
 )
-from ..registry import closed_form
+from ..registry import closed_form, in_float32
 from ..special import gap
 from .gammas import Power, power_kl
 
@@ -31,12 +31,13 @@ Array = Any
 def _scales(ops: Any, p: Array, q: Array) -> Array:
     """(r² - 1)/2 - log r for r = p/q: KL between normal distributions of one mean."""
     change = (p - q) / q
-    return 0.5 * square(change) + gap(ops, p, q)
+    return 0.5 * square(change) + gap(ops, p, q, change=change)
 
 
 @closed_form(Normal, Normal)
 @closed_form(LogNormal, LogNormal)
 @closed_form(LogitNormal, LogitNormal)
+@in_float32
 def _normal(ops: Any, p: Any, q: Any) -> Array:
     return _scales(ops, p.scale, q.scale) + 0.5 * square((p.loc - q.loc) / q.scale)
 

@@ -8,6 +8,7 @@ from __future__ import annotations
 import math
 from typing import Any
 
+from ..._divergences import kl
 from .. import families
 from ..curves import square
 from ..families import (
@@ -15,6 +16,7 @@ from ..families import (
     BernoulliLogits,
     Binomial,
     BinomialLogits,
+    Categorical,
     Delta,
     Geometric,
     GeometricLogits,
@@ -99,6 +101,34 @@ _COUNTS = (
 for _family in _COUNTS:
     closed_form(Delta, _family)(_delta_counts)
     closed_form(_family, Delta)(_counts_delta)
+
+
+def _one_hot(ops: Any, index: Array, like: Array) -> tuple[Array, Array]:
+    """1 at the category of that number and 0 elsewhere, and 0 where there is no such category, or NaN where the number is."""
+    numbers = ops.astype(ops.asarray([float(i) for i in range(like.shape[-1])], like), like.dtype)
+    column = ops.expand(index, (len(index.shape),))
+    hot = ops.astype(numbers == column, like.dtype)
+    last = (len(hot.shape) - 1,)
+    # Where there is none, all of them: any will do that the formula takes.
+    there = ops.max(hot, last)
+    return ops.where(there == 0.0, 1.0, hot), ops.where(ops.isnan(index), index, ops.squeeze(there, last))
+
+
+def _of_category(ops: Any, there: Array, value: Array) -> Array:
+    return ops.where(ops.isnan(there), there, ops.where(there == 0.0, math.inf, value))
+
+
+@closed_form(Delta, Categorical)
+def _delta_categorical(ops: Any, p: Any, q: Any) -> Array:
+    hot, there = _one_hot(ops, p.value, q.values)
+    return _of_category(ops, there, kl(hot, q.values, form=("probs", q.form), check=False))
+
+
+@closed_form(Categorical, Delta)
+def _categorical_delta(ops: Any, p: Any, q: Any) -> Array:
+    # 0 where P is that category with certainty, else inf.
+    hot, there = _one_hot(ops, q.value, p.values)
+    return _of_category(ops, there, kl(p.values, hot, form=(p.form, "probs"), check=False))
 
 
 def _apart(ops: Any, p: Any, q: Any) -> Array:
