@@ -23,6 +23,9 @@ from pathlib import Path
 from typing import Any
 
 os.environ.setdefault("JAX_PLATFORMS", "cpu")
+# Threads of the library measured last must not spin while the next one is measured.
+os.environ.setdefault("OMP_WAIT_POLICY", "passive")
+os.environ.setdefault("OPENBLAS_THREAD_TIMEOUT", "10")
 
 import jax
 import jax.numpy as jnp

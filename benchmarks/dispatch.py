@@ -9,6 +9,7 @@ each counts. With gradients: parameters that require them, and the time of the c
 from __future__ import annotations
 
 import csv
+import platform
 import time
 from pathlib import Path
 
@@ -62,7 +63,11 @@ def main() -> None:
         kinds = ("", "_requires_grad", "_with_backward")
         writer.writerow(["pair", *(f"{what}{kind}" for kind in kinds for what in ("torch_us", "kullback_us", "ratio"))])
         writer.writerows((row[0], *(f"{x:.2f}" for x in row[1:])) for row in rows)
-    table = ["| single pair, PyTorch | torch, µs | kullback, µs | ratio | with requires_grad | and backward |", "|---|---|---|---|---|---|"]
+    table = [f"{platform.machine()}; Python {platform.python_version()}, PyTorch {torch.__version__}.", ""]
+    table += [
+        "| single pair, PyTorch | torch, µs | kullback, µs | ratio | with requires_grad | and backward |",
+        "|---|---|---|---|---|---|",
+    ]
     table += [f"| {r[0]}‖{r[0]} | {r[1]:.1f} | {r[2]:.1f} | {r[3]:.2f} | {r[6]:.2f} | {r[9]:.2f} |" for r in rows]
     text = DOCS.read_text()
     if BEGIN not in text:

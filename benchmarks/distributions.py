@@ -12,6 +12,7 @@ from __future__ import annotations
 import argparse
 import csv
 import os
+import platform
 import time
 from pathlib import Path
 
@@ -98,7 +99,9 @@ def main() -> None:
         writer = csv.writer(file, lineterminator="\n")
         writer.writerow(("framework", "family", "kullback ms", "theirs ms", "ratio"))
         writer.writerows(rows)
-    table = ["| a million, float32 | theirs, ms | kullback, ms | ratio |", "|---|---|---|---|"]
+    versions = f"PyTorch {torch.__version__}, TensorFlow {tf.__version__}, TFP {tfp.__version__}"
+    table = [f"{platform.machine()}; Python {platform.python_version()}, {versions}.", ""]
+    table += ["| a million, float32 | theirs, ms | kullback, ms | ratio |", "|---|---|---|---|"]
     table += [f"| {name}, {framework} | {theirs} | {ours} | {ratio} |" for framework, name, ours, theirs, ratio in rows]
     text = DOCS.read_text()
     if BEGIN not in text:

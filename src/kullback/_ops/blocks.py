@@ -37,9 +37,9 @@ def choose(condition: Any, yes: Any, no: Any, *arrays: Any) -> Any:
     return result
 
 
-def refine(value: Any, size: Any, exact: Any, *arrays: Any, within: float, unit: float = 1e-15) -> Any:
-    """value where rounding errors of `unit` size are `within` of it; elsewhere exact(*arrays), which sees only what it is asked for."""
-    close = ~(unit / within * size <= value)
+def refine(value: Any, size: Any, exact: Any, *arrays: Any, within: float) -> Any:
+    """value where rounding errors of 1e-15 size are `within` of it; elsewhere exact(*arrays), which sees only what it is asked for."""
+    close = ~(1e-15 * size <= within * value)
     if not _any(close, None):
         return value
     value = np.array(value)
@@ -55,11 +55,4 @@ _own = {name: value for name, value in vars(numpy_ops).items() if not name.start
 _own |= {"where": where, "choose": choose, "least": least}
 # As they are, and for numbers that came as float32 (`direct`).
 exact_blocks = SimpleNamespace(**_own, refine=partial(refine, within=5e-12), log_gamma_remainder=of_blocks)
-# `refine_float32` is for sums in float32, of a few roundings.
-direct_blocks = SimpleNamespace(
-    **_own,
-    refine=partial(refine, within=1e-7),
-    refine_float32=partial(refine, within=2e-6, unit=2.0**-22),
-    log_gamma_remainder=of_float32_blocks,
-    direct=True,
-)
+direct_blocks = SimpleNamespace(**_own, refine=partial(refine, within=1e-7), log_gamma_remainder=of_float32_blocks, direct=True)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-from functools import partial
 from typing import Any
 
 from ..._pairs import phi
@@ -40,16 +39,7 @@ def _scales(ops: Any, p: Array, q: Array) -> Array:
 @closed_form(LogitNormal, LogitNormal)
 @in_float32
 def _normal(ops: Any, p: Any, q: Any) -> Array:
-    parameters = (p.loc, p.scale, q.loc, q.scale)
-    if hasattr(ops, "refine_float32") and all(x.dtype == ops.float32 for x in parameters):
-        change = (p.scale - q.scale) / q.scale
-        value = 0.5 * (square(change) + square((p.loc - q.loc) / q.scale)) + (change - ops.log1p(change))
-        return ops.refine_float32(value, absolute(ops, change), partial(_normal_kl, ops), *parameters)
-    return _normal_kl(ops, *parameters)
-
-
-def _normal_kl(ops: Any, loc_p: Array, scale_p: Array, loc_q: Array, scale_q: Array) -> Array:
-    return _scales(ops, scale_p, scale_q) + 0.5 * square((loc_p - loc_q) / scale_q)
+    return _scales(ops, p.scale, q.scale) + 0.5 * square((p.loc - q.loc) / q.scale)
 
 
 @closed_form(NormalLogScale, NormalLogScale)
