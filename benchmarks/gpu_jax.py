@@ -5,7 +5,7 @@
 
 The floor is reading both arrays and writing a third, six bytes an element, in the same run. "error" is that of the loss against float64,
 over rows of KL 1e-8 and more, at two distances; "slope" that of the gradient, by norm. Writes benchmarks/results/gpu_jax.csv, which names
-GPU and versions.
+GPU and versions, and the table in docs/benchmarks.md.
 """
 
 from __future__ import annotations
@@ -28,6 +28,8 @@ from kullback._kernels import rows_jax
 from kullback.losses import kl_loss
 
 RESULTS = Path(__file__).resolve().parent / "results" / "gpu_jax.csv"
+DOCS = Path(__file__).resolve().parents[1] / "docs" / "benchmarks.md"
+BEGIN, END = "<!-- gpu-jax:begin -->", "<!-- gpu-jax:end -->"
 
 
 def obvious(student: jax.Array, teacher: jax.Array) -> jax.Array:
@@ -175,6 +177,25 @@ def main() -> None:
             writer = csv.DictWriter(file, fields)
             writer.writeheader()
             writer.writerows(found)
+        document()
+
+
+def document() -> None:
+    """The table in docs/benchmarks.md, from the file."""
+    with RESULTS.open(newline="") as file:
+        rows = list(csv.DictReader(file))
+    first = rows[0]
+    lines = [
+        f"{first['gpu']}, JAX {first['jax']}; bfloat16, {first['rows']} × {first['columns']}.",
+        "",
+        f"| what | bytes an element | ms | × floor | error at KL {first['kl_far']} | at KL {first['kl_close']} |",
+        "|---|---|---|---|---|---|",
+    ]
+    lines += [
+        f"| {r['what']} | {r['bytes_an_element']} | {r['ms']} | {r['times_floor']} | {r['error_far']} | {r['error_close']} |" for r in rows
+    ]
+    before, rest = DOCS.read_text().split(BEGIN)
+    DOCS.write_text(f"{before}{BEGIN}\n" + "\n".join(lines) + f"\n{END}{rest.split(END)[1]}")
 
 
 if __name__ == "__main__":
