@@ -24,7 +24,8 @@ from .math_triton import INF, INTERPRETED, LN2, LOG2E, _exp2, _fma, _load, _pivo
 # Columns a step, warps; columns a slice. The fastest of those tried on an H200.
 _STEP = (128, 4) if INTERPRETED else (1024, 4)
 _SLICE = 128 if INTERPRETED else 8192
-_REGISTERS = 64  # as many programs at a time as that leaves room for
+# As many programs at a time as that leaves room for. An option of NVIDIA's back end alone.
+_REGISTERS = {"maxnreg": 64} if torch.version.cuda is not None else {}
 
 
 @triton.jit
@@ -252,7 +253,7 @@ def values(x: Any, y: Any, scales: tuple[Any, int], upstream: Any = None, gradie
                 x, y, sums, counts, terms, stats, gradient if fused else out, upstream if fused else out,
                 columns, min(x.shape[1], y.shape[1]), x.shape[1], y.shape[1], *x.stride(), *y.stride(), gradient.stride(0) if fused else 0,
                 *scales, width, SLICES=slices, EXACT=torch.float32 not in (x.dtype, y.dtype), GRADIENT=fused, FIRST=first, SECOND=second,
-                BLOCK=block, num_warps=warps, maxnreg=_REGISTERS,
+                BLOCK=block, num_warps=warps, **_REGISTERS,
             )  # fmt: skip
         finish_kernel[(triton.cdiv(n, 32),)](terms, out, stats, n, SLICES=slices, ROWS=32, num_warps=1)
     return out, stats
