@@ -187,10 +187,14 @@ def per_row(ops: Any, name: str, v: Any, x: Array, axes: tuple[int, ...]) -> Arr
     return ops.rows_like(v, x, axes)
 
 
-def inverse_temperature(ops: Any, temperature: Any, x: Array, axes: tuple[int, ...]) -> Array:
-    """What multiplies the logits x, row by row; NaN where the temperature is not positive."""
+def check_temperature(temperature: Any) -> None:
     if is_number(temperature) and not temperature > 0:
         raise ValueError(f"temperature is {temperature!r}: it must be positive")
+
+
+def inverse_temperature(ops: Any, temperature: Any, x: Array, axes: tuple[int, ...]) -> Array:
+    """What multiplies the logits x, row by row; NaN where the temperature is not positive."""
+    check_temperature(temperature)
     temperature = per_row(ops, "temperature", temperature, x, axes)
     return 1.0 / ops.where(temperature > 0.0, temperature, math.nan)
 

@@ -159,6 +159,22 @@ def test_what_the_teacher_has_less_than_float32_of(dtype, weights):
     _close(student.grad, gradient, dtype)
 
 
+@pytest.mark.parametrize("temperature", [0.0, -1.0, math.nan])
+@pytest.mark.parametrize("reduction", ["mean", "none"])
+def test_a_temperature_that_is_none(temperature, reduction):
+    student, teacher = _logits(2, 30, 0.5, torch.float32)
+    with pytest.raises(ValueError, match="must be positive"):
+        kl_loss(student=student.requires_grad_(), teacher=teacher, temperature=temperature, reduction=reduction, impl="triton")
+
+
+def test_temperatures_that_are_none_make_nan():
+    student, teacher = _logits(3, 30, 0.5, torch.float32)
+    temperature = torch.tensor([2.0, 0.0, -1.0], device=DEVICE)
+    found = kl_loss(student=student, teacher=teacher, temperature=temperature, reduction="none", impl="triton")
+    assert found[0].item() == pytest.approx(_reference(student, teacher, "forward", 2.0)[0].item(), rel=1e-5)
+    assert torch.isnan(found[1:]).all()
+
+
 def test_a_first_upstream_other_than_one():
     student, teacher = _logits(3, 200, 0.5, torch.float32)
     exact = student.double().requires_grad_()

@@ -202,7 +202,6 @@ def from_float_with_slopes(x: float, dtype: Any, slopes: Any, again: Any, arrays
     return _Number.apply(x, dtype, slopes, again, *arrays)
 
 
-stack = torch.stack
 stack, matmul, concatenate = torch.stack, torch.matmul, torch.cat
 double = None
 

@@ -6,7 +6,7 @@ import math
 from typing import Any
 
 from .._divergences import divergence
-from .._forms import float_arrays, inverse_temperature, is_number, per_row
+from .._forms import check_temperature, float_arrays, inverse_temperature, is_number, per_row
 from .._ops import Array, common_ops
 from .._pairs import expm1
 from .._reduce import check_options, reduce_values
@@ -89,6 +89,7 @@ def kl_loss(
     check_options(reduction, False, None)
     if impl not in ("auto", "array", "triton"):
         raise ValueError(f"impl is {impl!r}: it must be 'auto', 'array' or 'triton'")
+    check_temperature(temperature)
     if isinstance(teacher, TopK):
         check_top_k(teacher, direction, temperature)
         if group is not None or valid is not None or inplace:
@@ -132,7 +133,7 @@ def kl_loss(
     if inplace:
         from .._kernels import inplace_triton, rows_triton
 
-        value = inplace_triton.LossInPlace.apply(first, second, kind, share, 1.0 / temperature, int(teacher_first))
+        value = inplace_triton.LossInPlace.apply(first, second, kind, share, _inverse(ops, temperature), int(teacher_first))
         value = value if weights is None and reduction == "none" else rows_triton.reduce(value, weights, reduction)
         return value * temperature**2 if scale_t2 else value
     fused = (
@@ -329,13 +330,18 @@ def _fused(
     from .._kernels import rows_triton
 
     formula = _formula(ops, kind, share, temperature)
-    scale = 1.0 / temperature
+    scale = _inverse(ops, temperature)
     if kind == "kl" and reduction != "none" and ops.is_constant(x) and not ops.is_constant(y):
         return rows_triton.FusedLoss.apply(x, y, rows_triton.row_weights(x, weights, reduction), scale, formula, valid)
     values = rows_triton.Loss.apply(x, y, kind, share, scale, formula, valid)
     if weights is None and reduction == "none":
         return values
     return rows_triton.reduce(values, weights, reduction)
+
+
+def _inverse(ops: Any, temperature: Any) -> Any:
+    """As kernels take it; NaN where an array's is not positive."""
+    return 1.0 / (temperature if is_number(temperature) else ops.where(temperature > 0.0, temperature, math.nan))
 
 
 def _formula(ops: Any, kind: str, share: float, temperature: Any) -> Any:

@@ -12,7 +12,7 @@ from .._forms import float_arrays, is_number, per_row
 from .._ops import Array, common_ops
 from .._pairs import Spec, attach, pair, textbook
 from ..estimators.policy import per_token, token_mask
-from .distillation import _same_categories, _why_not_fused
+from .distillation import _inverse, _same_categories, _why_not_fused
 
 
 class TokenTerms(NamedTuple):
@@ -96,7 +96,7 @@ def token_terms(logits: Any, logits_ref: Any, tokens: Any, *, temperature: Any =
     if reason is None:
         from .._kernels import tokens_triton
 
-        kl, logp, ratio, logp_ref = tokens_triton.TokenTerms.apply(x, y, at, 1.0 / temperature, formula)
+        kl, logp, ratio, logp_ref = tokens_triton.TokenTerms.apply(x, y, at, _inverse(ops, temperature), formula)
     else:
         kl, logp, ratio, logp_ref = formula(x, y)
 
