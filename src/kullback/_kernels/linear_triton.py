@@ -12,7 +12,7 @@ import torch
 import triton
 import triton.language as tl
 
-from . import rows_triton
+from . import kl_triton, rows_triton
 from .linear_torch import Step
 from .math_triton import INF, INTERPRETED, _expm1
 
@@ -88,7 +88,7 @@ def differentiate(student: Any, teacher: Any, out: Any, kind: str, w: float, tea
     if upstream is None:
         return rows_triton.values(x, y, kind, w, scales)[0]
     if kind == "kl" and teacher_first:
-        return rows_triton.values(x, y, kind, w, scales, upstream=upstream, gradient=out)[0]
+        return kl_triton.differentiate(x, y, scales, upstream, out)
     values, stats = rows_triton.values(x, y, kind, w, scales)
     rows_triton.gradients(x, y, stats, upstream, kind, w, scales, None if teacher_first else out, out if teacher_first else None)
     return values

@@ -36,6 +36,54 @@ def _fma(x, y, z):
 
 
 @triton.jit
+def _wide(x):
+    # To float32. Of two bfloat16 in a register, one is shifted and the other masked; the compiler spends an instruction more.
+    if FAST and x.dtype == tl.bfloat16:
+        return tl.inline_asm_elementwise(
+            "{ .reg .b32 t; shl.b32 t, $2, 16; mov.b32 $0, t; and.b32 t, $2, -65536; mov.b32 $1, t; }",
+            "=f,=f,r", [x], dtype=tl.float32, is_pure=True, pack=2,
+        )  # fmt: skip
+    return x.to(tl.float32)
+
+
+@triton.jit
+def _least(x, y):
+    # The lesser of two, element by element, and NaN if either is; two half-precision ones at a time.
+    if FAST and x.dtype == tl.bfloat16:
+        return tl.inline_asm_elementwise("min.NaN.bf16x2 $0, $1, $2;", "=r,r,r", [x, y], dtype=x.dtype, is_pure=True, pack=2)
+    if FAST and x.dtype == tl.float16:
+        return tl.inline_asm_elementwise("min.NaN.f16x2 $0, $1, $2;", "=r,r,r", [x, y], dtype=x.dtype, is_pure=True, pack=2)
+    return tl.minimum(x.to(tl.float32), y.to(tl.float32), propagate_nan=tl.PropagateNan.ALL).to(x.dtype)
+
+
+@triton.jit
+def _two_sum(x, y):
+    # x + y as a sum and what its rounding took from it.
+    s = x + y
+    y_part = s - x
+    return s, (x - (s - y_part)) + (y - y_part)
+
+
+@triton.jit
+def _ratio(a, b, unit, apart, rest, EXACT: tl.constexpr):
+    # log2(q/p): inf where only p is absent, NaN where both are. Differences of half-precision numbers are exact; those of float32 carry
+    # their rounding error.
+    if EXACT:
+        return _fma(b - a, unit, -apart) - rest
+    d = b - a
+    back = d - b
+    error = tl.where(tl.abs(d) < INF, (b - (d - back)) - (a + back), 0.0)
+    return (_fma(d, unit, -apart) - rest) + error * unit
+
+
+@triton.jit
+def _phi(v):
+    # eᵛ − 1 − v of v ln 2: by a polynomial for |v| < 0.36, to 1.4e-6 of itself; beyond, it does not cancel.
+    near = (v * v) * (0.24022618 + v * (0.055504206 + v * (0.0096381733 + v * 0.0013340161)))
+    return tl.where(tl.abs(v) < 0.36, near, (_exp2(v) - 1.0) - LN2 * v)
+
+
+@triton.jit
 def _phi_over_square(v):
     # (eᵛ − 1 − v)/v² for |v| < 1/4, to 1.4e-6 of itself.
     return 0.49999932 + v * (0.16666696 + v * (0.0417535 + v * 0.00833746))

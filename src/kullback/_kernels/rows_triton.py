@@ -13,7 +13,7 @@ import torch
 import triton
 import triton.language as tl
 
-from . import kl_triton
+from . import kl_triton, kl_values_triton
 from .math_triton import (
     INF,
     INTERPRETED,
@@ -208,11 +208,11 @@ def _scales(scale: Any, x: Any, batch: Any) -> Any:
     return scale.to(x.device, torch.float32).expand(*batch).reshape(-1).contiguous(), 1
 
 
-def values(x: Any, y: Any, kind: str, w: float, scales: tuple[Any, int], *, upstream: Any = None, gradient: Any = None) -> tuple[Any, Any]:
+def values(x: Any, y: Any, kind: str, w: float, scales: tuple[Any, int]) -> tuple[Any, Any]:
     """The divergence of each row of two [rows, columns] arrays, and the statistics `gradients` takes. Columns that one side has more than
-    the other are absent from the other. With `upstream` (one a row), `gradient` receives upstream · d/dy (KL only)."""
+    the other are absent from the other."""
     if kind == "kl":
-        return kl_triton.values(x, y, scales, upstream, gradient)
+        return kl_values_triton.values(x, y, scales)
     n, columns = x.shape[0], max(x.shape[1], y.shape[1])
     out = torch.empty(n, dtype=torch.float32, device=x.device)
     stats = torch.empty(n, 7, dtype=torch.float32, device=x.device)
@@ -340,9 +340,7 @@ class FusedLoss(torch.autograd.Function):  # type: ignore[misc]
     def forward(ctx: Any, x: Any, y: Any, weights: Any, scale: Any, formula: Any, valid: int | None = None) -> Any:
         scales = _scales(scale, x, x.shape[:-1])
         gradient = _empty_like(y, valid)
-        found, _ = values(
-            rows(x)[:, :valid], rows(y)[:, :valid], "kl", 0.0, scales, upstream=weights, gradient=rows(gradient)[:, :valid]
-        )  # fmt: skip
+        found = kl_triton.differentiate(rows(x)[:, :valid], rows(y)[:, :valid], scales, weights, rows(gradient)[:, :valid])
         ctx.valid = valid
         ctx.save_for_backward(x, y, weights, scales[0])
         ctx.stride, ctx.formula, ctx.gradient = scales[1], formula, gradient
@@ -360,9 +358,8 @@ class FusedLoss(torch.autograd.Function):  # type: ignore[misc]
         gradient, ctx.gradient = ctx.gradient, None
         if gradient is None:
             gradient = _empty_like(y, ctx.valid)
-            values(
-                rows(x)[:, : ctx.valid], rows(y)[:, : ctx.valid], "kl", 0.0, (scale, ctx.stride),
-                upstream=weights * upstream, gradient=rows(gradient)[:, : ctx.valid],
+            kl_triton.differentiate(
+                rows(x)[:, : ctx.valid], rows(y)[:, : ctx.valid], (scale, ctx.stride), weights * upstream, rows(gradient)[:, : ctx.valid]
             )  # fmt: skip
         else:
             multiply(gradient, upstream.float())
