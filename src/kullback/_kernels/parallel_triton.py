@@ -108,19 +108,23 @@ def statistics(x: Any, y: Any, kind: str, w: float, scales: tuple[Any, int], ran
     return value, stats
 
 
-def local(kind: str, w: float, scale: Any, made: Any) -> Any:
+def local(kind: str, w: float, made: Any) -> Any:
     """A rank's part, as `parallel_torch.Rows` takes it."""
 
-    def values(x: Any, y: Any, ranks: Any) -> tuple[Any, tuple[Any, ...]]:
-        value, stats = statistics(rows(x), rows(y), kind, w, _scales(scale, x, x.shape[:-1]), ranks)
+    def scales(scale: Any, x: Any) -> tuple[Any, int]:
+        each = 1.0 if scale is None else scale[..., 0] if torch.is_tensor(scale) else scale
+        found: tuple[Any, int] = _scales(each, x, x.shape[:-1])
+        return found
+
+    def values(x: Any, y: Any, scale: Any, ranks: Any) -> tuple[Any, tuple[Any, ...]]:
+        value, stats = statistics(rows(x), rows(y), kind, w, scales(scale, x), ranks)
         return value.reshape(x.shape[:-1]), (stats,)
 
-    def slopes(x: Any, y: Any, saved: Any, upstream: Any, needs: Any) -> tuple[Any, ...]:
+    def slopes(x: Any, y: Any, scale: Any, saved: Any, upstream: Any, needs: Any) -> tuple[Any, ...]:
         found = [torch.empty(z.shape, dtype=z.dtype, device=z.device) if need else None for z, need in zip((x, y), needs)]
         upstream = upstream.float().reshape(-1).contiguous()
-        gradients(
-            rows(x), rows(y), saved[0], upstream, kind, w, _scales(scale, x, x.shape[:-1]), *(None if z is None else rows(z) for z in found)
-        )
-        return tuple(found)
+        into = (None if z is None else rows(z) for z in found)
+        gradients(rows(x), rows(y), saved[0], upstream, kind, w, scales(scale, x), *into)
+        return (*found, None)
 
     return made(values, slopes)

@@ -268,31 +268,6 @@ def _per_row(scale: Any) -> Any:
     return scale[..., 0] if scale.dim() else scale
 
 
-def row_weights(x: Any, weights: Any, reduction: str) -> Any:
-    """What each row counts for in a sum, by reduction; on the device, so that nobody waits for it."""
-    batch = x.shape[:-1]
-    if weights is None:
-        found = torch.ones(batch, dtype=torch.float32, device=x.device)
-    else:
-        found = torch.as_tensor(weights, dtype=torch.float32, device=x.device).broadcast_to(batch)
-    if reduction == "mean":
-        total = found.sum()
-        found = found / torch.where(total == 0, 1.0, total)
-    elif reduction == "batchmean" and batch:
-        found = found / batch[0]
-    return found.reshape(-1).contiguous()
-
-
-def reduce(values: Any, weights: Any, reduction: str) -> Any:
-    if reduction == "none":
-        given = torch.as_tensor(weights, dtype=torch.float32, device=values.device).broadcast_to(values.shape)
-    else:
-        given = row_weights(values[..., None], weights, reduction).reshape(values.shape)
-    # A row of weight 0 may hold anything, and hands nothing back.
-    weighted = torch.where(given == 0, 0.0, values) * given
-    return weighted if reduction == "none" else weighted.sum()
-
-
 def _empty_like(x: Any, valid: int | None) -> Any:
     """Room for a gradient: 0 from column `valid` on."""
     made = torch.empty(x.shape, dtype=x.dtype, device=x.device)

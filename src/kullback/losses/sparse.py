@@ -12,7 +12,13 @@ import numpy as np
 
 from .._divergences import divergence
 from .._forms import float_arrays, is_number
-from .._ops import Array
+from .._ops import Array, common_ops
+from .._reduce import reduce_values
+from . import _parallel
+from ._dense import formula_of, same_categories, weights_of_rows, why_not_fused
+from ._scaling import capped, check_valid
+
+Kind = tuple[str, float, bool]  # of divergence, the weight of its second argument in the mixture, and whether the teacher comes first
 
 # What a convention says about the rest of the vocabulary, and the directions it has a meaning in.
 TAILS = {
@@ -97,9 +103,11 @@ def check_top_k(top: TopK, direction: str, temperature: Any) -> None:
         )
 
 
-def why_no_kernel(tail: str, kind: tuple[str, float, bool]) -> str | None:
+def why_no_kernel(tail: str, kind: Kind, group: Any) -> str | None:
     if tail == "uniform" and not (kind[0] == "kl" and kind[2]):
         return "tail='uniform' has a kernel for direction='forward' only"
+    if tail and group is not None:
+        return "a TopK over slices of a vocabulary has no kernel"
     return None
 
 
@@ -220,20 +228,103 @@ def completed(ops: Any, values: Array, logs: Array, tail: str) -> Array:
 
 
 def sparse_losses(
-    ops: Any, student: Array, at: Array, logs: Array, tail: str, kind: str, share: float, teacher_first: bool, weights: Array | None
-) -> Array:
-    """The loss of each distribution, from the student's logits at the teacher's temperature and what `known` gave."""
+    ops: Any, student: Array, at: Array, logs: Array, tail: str, kind: str, share: float, teacher_first: bool, weights: Array | None,
+    part: _parallel.Slice | None = None,
+) -> Array:  # fmt: skip
+    """The loss of each distribution, from the student's logits at the teacher's temperature and what `known` gave. With `part`, those are
+    of a slice of the vocabulary, and the loss is that of the whole."""
     if ops.is_half(student):
         student = ops.astype(student, ops.float32)
     if weights is not None:
         student = ops.where(ops.expand(weights, (len(student.shape) - 1,)) == 0.0, 0.0, student)
-    if tail == "uniform":
-        sides = uniform_teacher(ops, student, at, logs), ops.astype(student, logs.dtype)
+    if part is not None:
+        values = _spread_values(ops, student, at, logs, tail, (kind, share, teacher_first), part)
+    elif tail == "uniform":
+        values = _values(ops, uniform_teacher(ops, student, at, logs), ops.astype(student, logs.dtype), (kind, share, teacher_first))
     else:
-        sides = coarse_teacher(ops, logs, tail, student.shape[-1]), coarse_student(ops, student, at, tail)
-    first, second = sides if teacher_first else sides[::-1]
-    values = divergence(
-        kind, share, first, second, form="logits", axis=-1, keepdims=False, weights=None, reduction="none", base=None, temperature=None,
+        coarse = coarse_teacher(ops, logs, tail, student.shape[-1]), coarse_student(ops, student, at, tail)
+        values = _values(ops, *coarse, (kind, share, teacher_first))
+    return ops.astype(completed(ops, values, logs, tail), student.dtype)
+
+
+def _values(ops: Any, teacher: Array, student: Array, kind: Kind) -> Array:
+    first, second = (teacher, student) if kind[2] else (student, teacher)
+    return divergence(
+        *kind[:2], first, second, form="logits", axis=-1, keepdims=False, weights=None, reduction="none", base=None, temperature=None,
         prior=None, check=False,
     )  # fmt: skip
-    return ops.astype(completed(ops, values, logs, tail), student.dtype)
+
+
+def _spread_values(ops: Any, student: Array, at: Array, logs: Array, tail: str, kind: Kind, part: _parallel.Slice) -> Array:
+    """k numbers a row travel, and two for the rest; for "uniform" what travels for teachers whose logits are all there."""
+    from .._kernels import parallel_torch
+
+    student = ops.astype(student, logs.dtype)
+    columns = student.shape[-1]
+    place = at - part.start
+    place = ops.where((place >= 0) & (place < columns), place, columns)
+    if tail != "uniform":
+        teacher = coarse_teacher(ops, logs, tail, part.size)
+        coarse = parallel_torch.Chosen.apply(student, place, teacher.shape[-1] > at.shape[-1], part.ranks)
+        return _values(ops, teacher, coarse, kind)
+    rest = (1.0 - ops.sum(ops.exp(logs), (len(logs.shape) - 1,))) / max(part.size - logs.shape[-1], 1)
+    teacher = ops.rows_like(_log(ops, rest), student, ()) if columns else student
+    teacher = ops.put_last(ops.pad_last(teacher, 1, 0.0), place, logs)[..., :columns]
+    teacher, student = same_categories(ops, teacher, student)
+    first, second = (teacher, student) if kind[2] else (student, teacher)
+    return _parallel.row_values(ops, first, second, *kind[:2], None, part.ranks.groups)
+
+
+def sparse_loss(
+    student: Any, top: TopK, direction: str, kind: Kind, *, temperature: Any, softcap: float | None, logit_scale: float, weights: Any,
+    reduction: str, valid: int | None, group: Any, impl: str,
+) -> Array:  # fmt: skip
+    """`kl_loss` from such a teacher."""
+    check_top_k(top, direction, temperature)
+    if type(student).__name__ == "DTensor":
+        raise TypeError("student is a DTensor beside a TopK, which knows no placements: pass student.to_local(), and group=")
+    ops = common_ops([("student", student), ("indices", top.indices), ("log_probs", top.log_probs), ("weights", weights)])
+    (student,) = float_arrays(ops, [("student", student)])
+    if len(student.shape) == 0:
+        raise ValueError("student is a single number: a distribution needs an axis of categories")
+    if valid is not None:
+        check_valid(valid, student, least=1 if group is None else 0)
+        student = student[..., :valid]
+    reason = "impl='array' asks for array operations" if impl == "array" else why_not_fused(ops, student, student, 1.0)
+    reason = reason or why_no_kernel(top.tail, kind, group)
+    if reason is not None and impl == "triton":
+        raise RuntimeError(f"impl='triton' cannot run: {reason}; impl='auto' falls back")
+    student = capped(ops, student, logit_scale, softcap)
+    weights = weights_of_rows(ops, weights, student)
+    part = None
+    if group is not None:
+        _parallel.check_framework(ops)
+        called = f"logits of batch shape {tuple(student.shape[:-1])}, a TopK of {np.shape(top.indices)}, {top.tail!r}, {direction!r}"
+        part = _parallel.slice_of(group, student.shape[-1], student.device, called)
+    at, logs = known(ops, top, student, student.shape[:-1], student.shape[-1] if part is None else part.size, weights)
+    if reason is None:
+        values = _fused_values(ops, student, top, at, logs, kind)
+    else:
+        if top.temperature != 1.0:
+            student = (ops.astype(student, ops.float32) if ops.is_half(student) else student) / float(top.temperature)
+        values = sparse_losses(ops, student, at, logs, top.tail, *kind, weights, part)
+    return reduce_values(ops, values, weights, reduction)
+
+
+def _fused_values(ops: Any, student: Array, top: TopK, at: Array, logs: Array, kind: Kind) -> Array:
+    """In Triton kernels."""
+    from .._kernels import rows_triton, sparse_triton
+
+    teacher = ops.astype(coarse_teacher(ops, logs, top.tail, student.shape[-1]), ops.float32)
+    bucket = teacher.shape[-1] > at.shape[-1]
+    uniform = bucket and top.tail == "uniform"
+
+    def coarse_formula(x: Array) -> tuple[Array, ...]:
+        x = ops.astype(x, ops.float32) / float(top.temperature)
+        found = ops.astype(coarse_student(ops, x, at, top.tail), ops.float32)
+        return (found, unevenness(ops, x, at)) if uniform else (found,)
+
+    coarse, uneven = sparse_triton.coarsen(student, at, 1.0 / float(top.temperature), bucket, uniform, coarse_formula)
+    first, second = (teacher, coarse) if kind[2] else (coarse, teacher)
+    values = completed(ops, rows_triton.Loss.apply(first, second, *kind[:2], 1.0, formula_of(ops, *kind[:2], 1.0)), logs, top.tail)
+    return values + ops.astype(rest_of(ops, logs), ops.float32) * uneven if uniform else values
