@@ -36,7 +36,8 @@ DTYPES = (torch.float16, torch.bfloat16, torch.float32)
 def _normalisers(x, y, row, V, VALID_X, VALID_Y, x_row, x_column, y_row, y_column, scale, BLOCK: tl.constexpr):
     """Of each row: a number near its largest, and the sum of exponentials relative to it.
 
-    Any pivot does while nothing overflows, so the largest of the first tile serves, and only rows that rise 2⁶⁰ above it are summed again.
+    Any pivot does while nothing overflows, so the largest of the first tile serves, and only rows that rise 2⁶⁰ above it are summed again;
+    and those of which the first tile has nothing, where the rest may underflow.
     """
     unit = scale * LOG2E
     columns = tl.arange(0, BLOCK)
@@ -50,7 +51,7 @@ def _normalisers(x, y, row, V, VALID_X, VALID_Y, x_row, x_column, y_row, y_colum
         lanes_b += _exp2((_load(y, row, columns, VALID_Y, y_row, y_column) - pivot_b) * unit)
     sum_a = tl.sum(lanes_a, 0)
     sum_b = tl.sum(lanes_b, 0)
-    if (sum_a > 1e18) | (sum_b > 1e18):
+    if (sum_a > 1e18) | (sum_b > 1e18) | (sum_a < 1e-18) | (sum_b < 1e-18):
         top_a = tl.full([BLOCK], -INF, tl.float32)
         top_b = tl.full([BLOCK], -INF, tl.float32)
         for start in range(0, V, BLOCK):

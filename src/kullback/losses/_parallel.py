@@ -17,10 +17,11 @@ from ._scaling import has_axes, learns
 
 
 class Slice(NamedTuple):
-    """A rank's part of a vocabulary: who has the others, its first category, and how many there are in all."""
+    """A rank's part of a vocabulary: who has the others, its first category, how many it has, and how many there are in all."""
 
     ranks: Any
     start: int
+    columns: int
     size: int
 
 
@@ -30,15 +31,16 @@ def check_framework(ops: Any) -> None:
         raise TypeError(f"group is of torch.distributed, and these are {ops.name} arrays{hint}")
 
 
-def slice_of(group: Any, columns: int, device: Any, called: str) -> Slice:
-    """Of ranks whose slices lie in their order. The host waits for their sizes."""
+def slice_of(ops: Any, group: Any, columns: int, x: Array, called: str) -> Slice:
+    """Of ranks whose slices lie in their order, for arrays like x. The host waits for their sizes."""
+    check_framework(ops)
     from .._kernels import parallel_torch
 
     ranks = parallel_torch.Ranks(group)
-    if device.type == "cpu":
+    if x.device.type == "cpu":
         ranks.must_agree(called)
-    sizes, own = ranks.each(columns, device)
-    return Slice(ranks, sum(sizes[:own]), sum(sizes))
+    sizes, own = ranks.each(columns, x.device)
+    return Slice(ranks, sum(sizes[:own]), columns, sum(sizes))
 
 
 def row_values(

@@ -47,13 +47,13 @@ def kl_loss(
     mix : float, optional
         0 < mix < 1; by default 0.5 for "js" and 0.1 for the skewed ones.
     temperature : float or array that broadcasts to the batch shape
-        Divides the logits of both.
+        Divides the logits of both; positive and finite. It may learn, in array operations.
     scale_t2 : bool
         Multiply by temperature², so that gradients keep their size as the temperature changes (Hinton et al., 2015).
     softcap : float, optional
         Logits x become softcap · tanh(x / softcap) first, on both sides (Gemma).
     logit_scale : float
-        Multiplies the logits of both, before the softcap (Cohere).
+        Multiplies the logits of both, before the softcap (Cohere). Above 0.
     weights : array, optional
         One a distribution; 0/1 is a padding mask. What has weight 0 may hold anything, NaN included.
     reduction : {"mean", "sum", "batchmean", "none"}
@@ -62,9 +62,10 @@ def kl_loss(
         Categories from this one on are absent, whatever their logits: a vocabulary that is padded for the hardware.
     group : torch.distributed process group, optional
         Its ranks hold the same rows and different categories of each, in slices of any size and order, the same of student and teacher.
-        Every rank gets the same loss, and the gradient of its slices. Ranks exchange eight numbers a row or fewer, in forward only; no
-        second derivatives. `valid` counts in this rank's slice. DTensors need no group: they may be sharded along categories
-        (``Shard(-1)``), batch or both, and the loss is a DTensor.
+        Every rank gets the same loss, and the gradient of its slices. Ranks exchange nine numbers a row or fewer, in forward only; no
+        second derivatives. `valid` counts in this rank's slice. A `TopK` counts categories over the slices in the order of the ranks, and
+        k + 2 numbers a row travel. DTensors need no group: they may be sharded along categories (``Shard(-1)``), batch or both, and the
+        loss is a DTensor.
     inplace : bool
         Backward writes the gradient to the student over its logits: no memory but theirs, one pass more than without, no second
         derivatives. For logits that nothing reads after that; what would, a second backward included, raises. In Triton kernels only.

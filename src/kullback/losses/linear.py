@@ -8,8 +8,6 @@ from __future__ import annotations
 
 from typing import Any, NamedTuple
 
-import numpy as np
-
 from .._divergences import divergence
 from .._forms import float_arrays, is_number, row_temperature
 from .._ops import Array, common_ops
@@ -19,7 +17,7 @@ from ._dense import same_categories, weights_of_rows
 from ._linear_checks import check_linear_arrays, check_linear_options
 from ._scaling import capped, look_at_temperatures
 from .distillation import _direction
-from .sparse import TopK, check_top_k, coarse_teacher, known, rest_of, sparse_losses, why_no_kernel
+from .sparse import TopK, called, check_top_k, coarse_teacher, known, rest_of, sparse_losses, spread_losses, why_no_kernel
 
 # Bytes for arrays of a chunk's size, beside the gradients; twice that where the teacher's logits are made here too.
 BUDGET = 256 << 20
@@ -49,13 +47,13 @@ class Losses(NamedTuple):
     logit_scale: float
     tail: str
 
-    def __call__(self, logits: Array, rows: Rows, shared: tuple[Array, ...], part: _parallel.Slice | None = None) -> Array:
+    def __call__(self, logits: Array, rows: Rows, shared: tuple[Array, ...]) -> Array:
         ops = self.ops
         if rows.indices is not None:
             student = capped(ops, logits, self.logit_scale, self.softcap)
             if self.temperature != 1.0:
                 student = (ops.astype(student, ops.float32) if ops.is_half(student) else student) / self.temperature
-            return sparse_losses(ops, student, rows.indices, rows.teacher, self.tail, *self[1:4], rows.keep, part)
+            return sparse_losses(ops, student, rows.indices, rows.teacher, self.tail, *self[1:4], rows.keep)
         teacher = project(ops, rows.teacher, *shared) if shared else rows.teacher
         student, teacher = (capped(ops, x, self.logit_scale, self.softcap) for x in (logits, teacher))
         first, second = same_categories(ops, *((teacher, student) if self.teacher_first else (student, teacher)))
@@ -109,7 +107,7 @@ def linear_kl(
         The teacher's hidden states and projection, whose width may differ from the student's. Their logits are made in chunks too.
     bias, teacher_bias : arrays [categories], optional
     direction, mix, temperature, scale_t2, softcap, logit_scale, weights, reduction
-        As in `kl_loss`; `logit_scale` must be above 0, and `temperature` is a constant.
+        As in `kl_loss`; `temperature` is a constant.
     logit_dtype : {"hidden", "float32"}
         Of the logits that PyTorch makes from 16-bit arguments: rounded to 16 bits, as its own projection has them, or float32, which takes
         longer and makes gradients several times as accurate. JAX always has float32.
@@ -119,8 +117,8 @@ def linear_kl(
     group : torch.distributed process group, optional
         Its ranks hold the same hidden states and different rows of `weight` and `bias`, and of `teacher_weight` and `teacher_bias` or
         columns of `teacher_logits` alike: slices of the vocabulary. Every rank gets the same loss, the gradient of its rows, and all of
-        that to `hidden`, for which an array of its size is added up over ranks. No `teacher`, no second derivatives. The host waits for one
-        number.
+        that to `hidden`, for which an array of its size is added up over ranks. `teacher` counts categories over the slices in the order of
+        the ranks. No second derivatives. The host waits for one number a rank.
     impl : {"auto", "array", "triton"}
         As in `kl_loss`.
 
@@ -285,9 +283,7 @@ def _slice(ops: Any, weight: Array, options: _Options) -> _parallel.Slice | None
     """Where this rank's categories lie, if a TopK over those of all ranks has to know."""
     if options.group is None or options.top is None:
         return None
-    _parallel.check_framework(ops)
-    called = f"a TopK of {np.shape(options.top.indices)}, {options.top.tail}, kind {options[:3]}"
-    return _parallel.slice_of(options.group, weight.shape[0], weight.device, called)
+    return _parallel.slice_of(ops, options.group, weight.shape[0], weight, f"{called(options.top)}, kind {options[:3]}")
 
 
 def _in_torch(
@@ -351,7 +347,11 @@ def _spread_step(
     def of_logits(logits: Array, of_tokens: slice) -> Array:
         rows = tokens.part(of_tokens)
         if part is not None:
-            return losses(logits, rows, (), part)
+            student, temperature = capped(ops, logits, losses.logit_scale, losses.softcap), float(losses.temperature or 1.0)
+            kind = losses[1:4]
+            return spread_losses(
+                ops, student, rows.indices, rows.teacher, losses.tail, kind, temperature, rows.keep, part, fused=fused
+            )  # fmt: skip
         weight, bias = (*tokens.shared, None, None)[:2]
         teacher = rows.teacher if weight is None else linear_torch.project_new(rows.teacher, weight, bias, wide)
         student, teacher = (capped(ops, x, losses.logit_scale, losses.softcap) for x in (logits, teacher))

@@ -15,7 +15,7 @@ from .._forms import float_arrays, is_number
 from .._ops import Array, common_ops
 from .._reduce import reduce_values
 from . import _parallel
-from ._dense import formula_of, same_categories, weights_of_rows, why_not_fused
+from ._dense import formula_of, weights_of_rows, why_not_fused
 from ._scaling import capped, check_valid
 
 Kind = tuple[str, float, bool]  # of divergence, the weight of its second argument in the mixture, and whether the teacher comes first
@@ -103,11 +103,16 @@ def check_top_k(top: TopK, direction: str, temperature: Any) -> None:
         )
 
 
+def called(top: TopK) -> str:
+    """What must be the same on all ranks."""
+    return f"a TopK of {np.shape(top.indices)}, tail {top.tail!r}"
+
+
 def why_no_kernel(tail: str, kind: Kind, group: Any) -> str | None:
     if tail == "uniform" and not (kind[0] == "kl" and kind[2]):
         return "tail='uniform' has a kernel for direction='forward' only"
-    if tail and group is not None:
-        return "a TopK over slices of a vocabulary has no kernel"
+    if tail == "uniform" and group is not None:
+        return "tail='uniform' has no kernel for slices of a vocabulary"
     return None
 
 
@@ -228,23 +233,23 @@ def completed(ops: Any, values: Array, logs: Array, tail: str) -> Array:
 
 
 def sparse_losses(
-    ops: Any, student: Array, at: Array, logs: Array, tail: str, kind: str, share: float, teacher_first: bool, weights: Array | None,
-    part: _parallel.Slice | None = None,
-) -> Array:  # fmt: skip
-    """The loss of each distribution, from the student's logits at the teacher's temperature and what `known` gave. With `part`, those are
-    of a slice of the vocabulary, and the loss is that of the whole."""
+    ops: Any, student: Array, at: Array, logs: Array, tail: str, kind: str, share: float, teacher_first: bool, weights: Array | None
+) -> Array:
+    """The loss of each distribution, from the student's logits at the teacher's temperature and what `known` gave."""
     if ops.is_half(student):
         student = ops.astype(student, ops.float32)
-    if weights is not None:
-        student = ops.where(ops.expand(weights, (len(student.shape) - 1,)) == 0.0, 0.0, student)
-    if part is not None:
-        values = _spread_values(ops, student, at, logs, tail, (kind, share, teacher_first), part)
-    elif tail == "uniform":
-        values = _values(ops, uniform_teacher(ops, student, at, logs), ops.astype(student, logs.dtype), (kind, share, teacher_first))
+    student = _kept(ops, student, weights)
+    if tail == "uniform":
+        sides = uniform_teacher(ops, student, at, logs), ops.astype(student, logs.dtype)
     else:
-        coarse = coarse_teacher(ops, logs, tail, student.shape[-1]), coarse_student(ops, student, at, tail)
-        values = _values(ops, *coarse, (kind, share, teacher_first))
+        sides = coarse_teacher(ops, logs, tail, student.shape[-1]), coarse_student(ops, student, at, tail)
+    values = _values(ops, *sides, (kind, share, teacher_first))
     return ops.astype(completed(ops, values, logs, tail), student.dtype)
+
+
+def _kept(ops: Any, x: Array, weights: Array | None) -> Array:
+    """Zeros in rows to leave out."""
+    return x if weights is None else ops.where(ops.expand(weights, (len(x.shape) - 1,)) == 0.0, 0.0, x)
 
 
 def _values(ops: Any, teacher: Array, student: Array, kind: Kind) -> Array:
@@ -255,22 +260,44 @@ def _values(ops: Any, teacher: Array, student: Array, kind: Kind) -> Array:
     )  # fmt: skip
 
 
-def _spread_values(ops: Any, student: Array, at: Array, logs: Array, tail: str, kind: Kind, part: _parallel.Slice) -> Array:
-    """k numbers a row travel, and two for the rest; for "uniform" what travels for teachers whose logits are all there."""
-    from .._kernels import parallel_torch
-
-    student = ops.astype(student, logs.dtype)
-    columns = student.shape[-1]
+def spread_losses(
+    ops: Any, student: Array, at: Array, logs: Array, tail: str, kind: Kind, temperature: float, weights: Array | None,
+    part: _parallel.Slice, *, fused: bool,
+) -> Array:  # fmt: skip
+    """The loss of each distribution, from the student's logits of this rank's categories. k + 2 numbers a row travel; for "uniform" those
+    of a teacher whose logits are all there. `fused`: this rank's part in Triton kernels."""
+    out = ops.float32 if ops.is_half(student) else student.dtype
+    width = student.shape[-1]
     place = at - part.start
-    place = ops.where((place >= 0) & (place < columns), place, columns)
-    if tail != "uniform":
-        teacher = coarse_teacher(ops, logs, tail, part.size)
-        coarse = parallel_torch.Chosen.apply(student, place, teacher.shape[-1] > at.shape[-1], part.ranks)
-        return _values(ops, teacher, coarse, kind)
+    here = (place >= 0) & (place < part.columns)
+    if tail == "uniform":
+        values = _spread_uniform(ops, student, ops.where(here, place, width), logs, kind, temperature, weights, part)
+        return ops.astype(values, out)
+    teacher = coarse_teacher(ops, logs, tail, part.size)
+    bucket = teacher.shape[-1] > at.shape[-1]
+    if fused:
+        from .._kernels import sparse_triton
+
+        coarse = sparse_triton.CoarsenSpread.apply(student, ops.where(here, place, -1), 1.0 / temperature, bucket, part.ranks)
+    else:
+        from .._kernels import parallel_torch
+
+        student = ops.astype(student, logs.dtype) / temperature
+        coarse = parallel_torch.Chosen.apply(student, ops.where(here, place, width), bucket, part.ranks)
+    values = _values(ops, teacher, _kept(ops, coarse, weights), kind)
+    return ops.astype(completed(ops, values, logs, tail), out)
+
+
+def _spread_uniform(
+    ops: Any, student: Array, place: Array, logs: Array, kind: Kind, temperature: float, weights: Array | None, part: _parallel.Slice
+) -> Array:
+    student = _kept(ops, ops.astype(student, logs.dtype) / temperature, weights)
     rest = (1.0 - ops.sum(ops.exp(logs), (len(logs.shape) - 1,))) / max(part.size - logs.shape[-1], 1)
-    teacher = ops.rows_like(_log(ops, rest), student, ()) if columns else student
-    teacher = ops.put_last(ops.pad_last(teacher, 1, 0.0), place, logs)[..., :columns]
-    teacher, student = same_categories(ops, teacher, student)
+    # Places of other ranks are put into a column that is cut off again.
+    teacher = ops.pad_last(ops.rows_like(_log(ops, rest), student, ()), 1, 0.0)
+    teacher = ops.put_last(teacher, place, logs)[..., :-1]
+    if part.columns == 0:
+        teacher = student
     first, second = (teacher, student) if kind[2] else (student, teacher)
     return _parallel.row_values(ops, first, second, *kind[:2], None, part.ranks.groups)
 
@@ -290,24 +317,34 @@ def sparse_loss(
     if valid is not None:
         check_valid(valid, student, least=1 if group is None else 0)
         student = student[..., :valid]
+    columns = student.shape[-1]
+    if columns == 0:
+        if group is None:
+            raise ValueError(f"student has no categories: its shape is {tuple(student.shape)}")
+        # A rank without categories must take part in the same exchanges as the others.
+        student = ops.pad_last(student, 1, -math.inf)
     reason = "impl='array' asks for array operations" if impl == "array" else why_not_fused(ops, student, student, 1.0)
     reason = reason or why_no_kernel(top.tail, kind, group)
     if reason is not None and impl == "triton":
         raise RuntimeError(f"impl='triton' cannot run: {reason}; impl='auto' falls back")
     student = capped(ops, student, logit_scale, softcap)
     weights = weights_of_rows(ops, weights, student)
-    part = None
+    batch, at_temperature = student.shape[:-1], float(top.temperature)
     if group is not None:
-        _parallel.check_framework(ops)
-        called = f"logits of batch shape {tuple(student.shape[:-1])}, a TopK of {np.shape(top.indices)}, {top.tail!r}, {direction!r}"
-        part = _parallel.slice_of(group, student.shape[-1], student.device, called)
-    at, logs = known(ops, top, student, student.shape[:-1], student.shape[-1] if part is None else part.size, weights)
+        part = _parallel.slice_of(
+            ops, group, columns, student,
+            f"logits of batch shape {tuple(batch)}, {called(top)}, {direction!r}{' in Triton' * (reason is None)}",
+        )  # fmt: skip
+        at, logs = known(ops, top, student, batch, part.size, weights)
+        values = spread_losses(ops, student, at, logs, top.tail, kind, at_temperature, weights, part, fused=reason is None)
+        return reduce_values(ops, values, weights, reduction)
+    at, logs = known(ops, top, student, batch, columns, weights)
     if reason is None:
         values = _fused_values(ops, student, top, at, logs, kind)
     else:
-        if top.temperature != 1.0:
-            student = (ops.astype(student, ops.float32) if ops.is_half(student) else student) / float(top.temperature)
-        values = sparse_losses(ops, student, at, logs, top.tail, *kind, weights, part)
+        if at_temperature != 1.0:
+            student = (ops.astype(student, ops.float32) if ops.is_half(student) else student) / at_temperature
+        values = sparse_losses(ops, student, at, logs, top.tail, *kind, weights)
     return reduce_values(ops, values, weights, reduction)
 
 
