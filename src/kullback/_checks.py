@@ -42,13 +42,20 @@ def _examine(inputs: Inputs, which: int, array: Any, suspicious: Any) -> None:
             where = f" row {index[0] if len(index) == 1 else tuple(int(i) for i in index)}" if index else ""
             what, hint = complaint
             if hint in ("probs", "log_probs", "logits", "counts"):
-                # A caller who named one form for both most likely has two of the other.
-                whose = "" if len(set(inputs.forms)) == 1 else f" for {inputs.names[which]}"
-                hint = f"{_PLURAL[hint]}? pass form={hint!r}{whose}"
+                hint = f"{_PLURAL[hint]}? pass form={_suggested(inputs, which, hint)}"
             raise ValueError(f"{inputs.names[which]}{where} {what}: {hint}")
 
 
 _PLURAL = {"probs": "probabilities", "log_probs": "log-probabilities", "logits": "logits", "counts": "counts"}
+
+
+def _suggested(inputs: Inputs, which: int, form: str) -> str:
+    # A caller who named one form for both most likely has two of the other.
+    if len(set(inputs.forms)) == 1:
+        return repr(form)
+    if inputs.names != ("p", "q"):  # whose pairs of forms may be in another order
+        return f"{form!r} for {inputs.names[which]}"
+    return repr(tuple(form if i == which else f for i, f in enumerate(inputs.forms)))
 
 
 def _complaint(row: Any, form: str, tolerance: float) -> tuple[str, str] | None:

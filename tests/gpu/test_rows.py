@@ -196,7 +196,7 @@ def test_temperatures_that_are_none_make_nan():
 def test_one_temperature_and_weight_a_row(make, direction):
     """Of whatever they are made of; and of the wrong shape, in the words of the array operations."""
     student, teacher = (x.reshape(2, 3, 130) for x in _logits(6, 130, 0.5, torch.float32))
-    temperatures, weights = [[1.0, 2.0, 0.5], [1.0, 3.0, 1.5]], [1.0, 0.0, 2.0]
+    temperatures, weights = [[1.0, 2.0, 4.0], [1.0, 3.0, 1.5]], [1.0, 0.0, 2.0]
     exact = student.double().requires_grad_()
     each = _reference(exact, teacher, direction, torch.tensor(temperatures, device=DEVICE, dtype=torch.float64)[..., None])
     w = torch.tensor(weights, device=DEVICE).expand(2, 3)

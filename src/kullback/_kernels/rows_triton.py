@@ -72,6 +72,14 @@ def _normalisers(x, y, row, V, VALID_X, VALID_Y, x_row, x_column, y_row, y_colum
 
 
 @triton.jit
+def _settled(kl, mean):
+    # KL(P‖M) from Σ p φ(l) and −Σ p l, l = log(m/p). r is rounded: off by δ, Σ p eˡ is 1 + X = e^δ instead of 1, X being their difference,
+    # and KL = Σ p φ(l) + log1p(X) − X.
+    excess = kl - mean
+    return tl.where(tl.abs(excess) < 1e-3, tl.maximum(kl - excess * excess * (0.5 - excess * (1.0 / 3.0)), 0.0), kl)
+
+
+@triton.jit
 def mixtures_kernel(
     x, y, out, stats, V, VALID_X, VALID_Y, x_row, x_column, y_row, y_column, scales, scale_row, w,
     KIND: tl.constexpr, EXACT: tl.constexpr, BLOCK: tl.constexpr,
@@ -84,7 +92,8 @@ def mixtures_kernel(
     log_a = tl.log2(sum_a)
     log_b = tl.log2(sum_b)
     unit = scale * LOG2E
-    value = tl.zeros([BLOCK], tl.float32)
+    kl_p = tl.zeros([BLOCK], tl.float32)
+    kl_q = tl.zeros([BLOCK], tl.float32)
     for_p = tl.zeros([BLOCK], tl.float32)
     for_q = tl.zeros([BLOCK], tl.float32)
     for start in range(0, V, BLOCK):
@@ -94,19 +103,21 @@ def mixtures_kernel(
         p = _exp2((a - top_a) * unit - log_a)
         q = _exp2((b - top_b) * unit - log_b)
         m, to_p, to_q = _mixture(p, q, _log_ratio(a, b, top_a, top_b, scale, r, EXACT), w)
-        in_p = _bregman(p, m, to_p)
+        kl_p += _bregman(p, m, to_p)
         if KIND == 1:
-            in_q = _bregman(q, m, to_q)
-            value += (1.0 - w) * in_p + w * in_q
+            kl_q += _bregman(q, m, to_q)
             # −E[log(m/p)] rather than KL(P‖M): what r is off by cancels in the gradient.
             for_p -= tl.where(p > 0.0, p * to_p, 0.0)
             for_q -= tl.where(q > 0.0, q * to_q, 0.0)
         else:
-            value += in_p
+            kl_q -= tl.where(p > 0.0, p * to_p, 0.0)
             ratio = _expm1(-to_p)
             for_p += p * (-to_p - (1.0 - w) * ratio)
             for_q += q * ratio
-    tl.store(out + row, tl.sum(value, 0))
+    value = _settled(tl.sum(kl_p, 0), tl.sum(for_p if KIND == 1 else kl_q, 0))
+    if KIND == 1:
+        value = (1.0 - w) * value + w * _settled(tl.sum(kl_q, 0), tl.sum(for_q, 0))
+    tl.store(out + row, value)
     base = stats + row * 7
     tl.store(base, top_a)
     tl.store(base + 1, log_a)
