@@ -37,7 +37,9 @@ def test_a_mesh_changes_no_number(on_a_mesh):
     assert len(on_a_mesh) == len(SHARDED) * 2 * 2 + 2 * 2 + (len(LOSSES) + len(LINEAR) + len(ACCELERATED) + 1) * 2 + 2
     for name, what, mesh, kind, worst, _ in on_a_mesh:
         # Formulas of accelerators keep their contract, 1e-5; a gradient in bfloat16 may round the other way, by a unit in the last place.
-        bound = 1e-6 if name not in ACCELERATED else 2**-7 if (name, what) == ("kl_loss bfloat16", "gradient") else 1e-5
+        # So may sums of 4096 products of both signs, in another order.
+        rounded = name in ACCELERATED or (name in LINEAR and what == "gradient")
+        bound = 1e-6 if not rounded else 2**-7 if (name, what) == ("kl_loss bfloat16", "gradient") else 1e-5
         assert worst < bound, (name, what, mesh, kind)
 
 
