@@ -111,19 +111,20 @@ def kl_loss(
         )  # fmt: skip
     else:
         ops = common_ops([("student", student), ("teacher", teacher), ("weights", weights), ("temperature", temperature)])
-        sides = float_arrays(ops, [("student", student), ("teacher", teacher)])
-        for name, x in zip(("student", "teacher"), sides):
+        student, teacher = float_arrays(ops, [("student", student), ("teacher", teacher)])
+        for name, x in (("student", student), ("teacher", teacher)):
             if len(x.shape) == 0:
                 raise ValueError(f"{name} is a single number: a distribution needs an axis of categories")
             if x.shape[-1] == 0 and group is None:
                 raise ValueError(f"{name} has no categories: its shape is {tuple(x.shape)}")
         if valid is not None:
-            check_valid(valid, *sides, least=1 if group is None else 0)
+            check_valid(valid, student, teacher, least=1 if group is None else 0)
         if inplace:
-            reason = _why_not_in_place(*sides, softcap, logit_scale, valid, group) or why_not_fused(ops, *sides, temperature)
+            reason = _why_not_in_place(student, teacher, softcap, logit_scale, valid, group)
+            reason = reason or why_not_fused(ops, student, teacher, temperature)
             if reason is not None or impl == "array":
                 raise RuntimeError(f"inplace=True cannot be: {reason or 'impl is array'}")
-        student, teacher = (capped(ops, x, logit_scale, softcap) for x in sides)
+        student, teacher = (capped(ops, x, logit_scale, softcap) for x in (student, teacher))
         compared = {"temperature": temperature, "weights": weights, "reduction": reduction}
         if group is not None:
             called = f"direction {direction!r}" + (f", temperature {temperature:g}" if is_number(temperature) else "")

@@ -346,17 +346,16 @@ def _spread_step(
 
     def of_logits(logits: Array, of_tokens: slice) -> Array:
         rows = tokens.part(of_tokens)
+        temperature: Any = rows.temperature if losses.temperature is None else losses.temperature
         if part is not None:
-            student, temperature = capped(ops, logits, losses.logit_scale, losses.softcap), float(losses.temperature or 1.0)
-            kind = losses[1:4]
+            student = capped(ops, logits, losses.logit_scale, losses.softcap)
             return spread_losses(
-                ops, student, rows.indices, rows.teacher, losses.tail, kind, temperature, rows.keep, part, fused=fused
+                ops, student, rows.indices, rows.teacher, losses.tail, losses[1:4], temperature, rows.keep, part, fused=fused
             )  # fmt: skip
         weight, bias = (*tokens.shared, None, None)[:2]
         teacher = rows.teacher if weight is None else linear_torch.project_new(rows.teacher, weight, bias, wide)
         student, teacher = (capped(ops, x, losses.logit_scale, losses.softcap) for x in (logits, teacher))
         first, second = same_categories(ops, *((teacher, student) if losses.teacher_first else (student, teacher)))
-        temperature: Any = rows.temperature if losses.temperature is None else losses.temperature
         scale = _parallel.row_scale(ops, temperature, first)
         return _parallel.row_values(ops, first, second, losses.kind, losses.share, scale, options.group, fused=fused)
 
