@@ -15,7 +15,7 @@ from jax.sharding import PartitionSpec as P
 import kullback as kb
 import kullback.jax as kj
 from kullback._ops import jax as jax_ops
-from kullback.losses import kl_loss
+from kullback.losses import kl_loss, linear, linear_kl
 
 assert jax.device_count() == 8
 ROWS, CATEGORIES = 16, 4096
@@ -36,11 +36,12 @@ FUNCTIONS = {
 }
 LOSSES = {
     "kl_loss": (lambda s, t: kl_loss(student=s, teacher=t, reduction="none"), a, b),
+    "kl_loss reverse": (lambda s, t: kl_loss(student=s, teacher=t, reduction="none", direction="reverse"), a, b),
     "kl_loss js": (lambda s, t: kl_loss(student=s, teacher=t, reduction="none", direction="js", temperature=2.0), a, b),
 }
 # As on accelerators, which compile other formulas.
 ACCELERATED = {
-    **{f"{name} accelerated": case for name, case in LOSSES.items()},
+    **{f"{name} accelerated": case for name, case in LOSSES.items() if name != "kl_loss reverse"},
     "kl_loss bfloat16": (LOSSES["kl_loss"][0], *(np.asarray(jnp.asarray(z, jnp.bfloat16)) for z in (a, b))),
 }
 PLAIN = tuple(FUNCTIONS)
@@ -107,6 +108,41 @@ for name in ACCELERATED:
 measure("2x4", AxisType.Auto, tuple(ACCELERATED))
 measure("2x4", AxisType.Explicit, ("kl_loss bfloat16",))
 jax_ops.on_accelerator = looked_for
+
+
+def measure_linear(mesh_name, tokens, directions):
+    """`linear_kl` with the projection's rows, and the teacher's, on several devices; `tokens` at a time."""
+    shape, names, spec = MESHES[mesh_name]
+    mesh = jax.make_mesh(shape, names, axis_types=(AxisType.Auto,) * len(names))
+    own = np.random.default_rng(6)
+    sizes = {"hidden": (ROWS, 8), "weight": (CATEGORIES, 8), "teacher_hidden": (ROWS, 4), "teacher_weight": (CATEGORIES, 4)}
+    arrays = [own.standard_normal(size).astype(np.float32) for size in sizes.values()]
+    placed = [
+        jax.device_put(x, NamedSharding(mesh, P(spec[1], None) if "weight" in name else P(spec[0], None)))
+        for name, x in zip(sizes, arrays)
+    ]  # fmt: skip
+    linear.BUDGET = tokens * CATEGORIES * 4
+
+    def losses(hidden, weight, teacher_hidden, teacher_weight):
+        projected = {"teacher_hidden": teacher_hidden, "teacher_weight": teacher_weight}
+        given = {"teacher_logits": teacher_hidden @ teacher_weight.T}  # which lie as the student's would
+        return jnp.stack([
+            linear_kl(hidden=hidden, weight=weight, direction=d, **(projected if d == "forward" else given)) for d in directions
+        ])  # fmt: skip
+
+    factors = jnp.arange(1.0, 1.0 + len(directions))
+    step = jax.value_and_grad(lambda *given: ((found := losses(*given)) @ factors, found), (0, 1), has_aux=True)
+    (_, expected), expected_slopes = jax.jit(step)(*arrays)
+    compiled = jax.jit(step).lower(*placed).compile()
+    (_, found), slopes = compiled(*placed)
+    seen = ";".join(f"{op}:{size}" for op, size in collectives(compiled))
+    for what, one, other in (("value", (found,), (expected,)), ("gradient", slopes, expected_slopes)):
+        worst = max(float(np.abs(np.asarray(x) - np.asarray(y)).max() / np.abs(np.asarray(y)).max()) for x, y in zip(one, other))
+        print(f"linear_kl by {tokens}", what, mesh_name, "Auto", worst, seen, sep="|")
+
+
+measure_linear("8", 4, ("forward", "reverse", "js"))
+measure_linear("2x4", ROWS, ("js",))
 
 # By hand: each device its own categories, and a psum.
 mesh = jax.make_mesh((8,), ("k",), axis_types=(AxisType.Auto,))

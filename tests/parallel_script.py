@@ -19,12 +19,16 @@ from torch.distributed.device_mesh import init_device_mesh
 from torch.distributed.tensor import DTensor, Partial, Replicate, Shard, distribute_tensor
 from torch.distributed.tensor.debug import CommDebugMode
 
-from kullback.losses import kl_loss, linear, linear_kl
+from kullback.losses import TopK, kl_loss, linear, linear_kl
 
 MIX = 0.3
 DIRECTIONS = ("forward", "reverse", "js", "skew", "reverse_skew")
 CUTS = {2: (0, 120, 300), 4: (0, 7, 200, 200, 300)}  # unequal, and one rank of four has nothing
 WEIGHTS = torch.tensor([[1.0, 0.0, 2.0], [1.0, 1.0, 0.5]])
+SPARSE = [
+    *(("bucket", direction) for direction in DIRECTIONS),
+    ("renormalize", "reverse"), ("renormalize_teacher", "skew"), ("uniform", "forward"), ("uniform", "reverse"), ("ignore", "forward"),
+]  # fmt: skip
 TEMPERATURES = torch.tensor([[1.0, 2.0, 0.5], [1.0, 3.0, 1.5]])
 
 
@@ -141,6 +145,8 @@ def measure(r):
     edges(r, DIRECTIONS)
     collectives(r)
     linears(r, DIRECTIONS)
+    sparse(r, SPARSE)
+    temperatures_that_learn(r)
     mistakes(r)
     dtensors(r)
 
@@ -154,6 +160,7 @@ def measure_kernels(r):
     weighted(r, "mean")
     edges(r, ("forward",))
     linears(r, ("js",))
+    sparse(r, [("bucket", "forward"), ("bucket", "js"), ("renormalize", "reverse"), ("ignore", "forward")])
 
 
 def weighted(r, reduction):
@@ -235,6 +242,89 @@ def linears(r, directions):
         linear.BUDGET = room
 
 
+def sparse_truth(student, at, logs, tail, direction):
+    """By definition, in float64, on whole rows."""
+    q, p = student.double().softmax(-1), logs.double().exp()
+    chosen, mass = q.gather(-1, at), p.sum(-1, keepdim=True)
+    if tail == "ignore":
+        return (p * (p / chosen).log()).sum(-1)
+    if tail == "uniform":
+        t, s = ((1 - mass) / (q.shape[-1] - at.shape[-1])).expand(q.shape).scatter(-1, at, p), q
+    elif tail == "renormalize":
+        t, s = p / mass, chosen / chosen.sum(-1, keepdim=True)
+    else:
+        rest = q.scatter(-1, at, 0.0).sum(-1, keepdim=True)
+        t, s = torch.cat([p, 1 - mass] if tail == "bucket" else [p / mass, 0 * mass], -1), torch.cat([chosen, rest], -1)
+
+    def kl(a, b):
+        return torch.where(a > 0, a * (torch.where(a > 0, a, 1.0) / b).log(), 0.0).sum(-1)
+
+    if direction == "js":
+        m = MIX * t + (1 - MIX) * s
+        return MIX * kl(t, m) + (1 - MIX) * kl(s, m)
+    first, second = (t, s) if direction in ("forward", "skew") else (s, t)
+    return kl(first, MIX * first + (1 - MIX) * second if "skew" in direction else second)
+
+
+def sparse(r, cases):
+    """A teacher of whom the likeliest 5 of 300 are known, in `kl_loss` and `linear_kl`. One row has weight 0 and holds anything."""
+    student, teacher = logits(1.0, torch.float32)
+    logs, at = (teacher.double() / 2).log_softmax(-1).topk(5)
+    junk = torch.where((WEIGHTS == 0)[..., None], math.nan, student)
+    at_junk = torch.where((WEIGHTS == 0)[..., None], -100, at)
+    for tail, direction in cases:
+        whole = student.double().requires_grad_()
+        each = sparse_truth(whole / 2, at, logs, tail, direction)
+        (5 * (each * WEIGHTS).sum() / WEIGHTS.sum()).backward()
+        own = r.own(junk).requires_grad_()
+        top = TopK(at_junk.to(r.device), logs.to(r.device), tail, temperature=2.0)
+        found = r.loss(own, top, temperature=2.0, weights=WEIGHTS.to(r.device), **options(direction))
+        (5 * found).backward()
+        expected = ((each * WEIGHTS).sum() / WEIGHTS.sum()).detach()
+        # Other columns exact, so that the norm is that of all.
+        grad = whole.grad.clone()
+        grad[..., r.columns] = own.grad.double().cpu()
+        r.say(f"sparse {tail} {direction}", float(abs(found.detach().cpu() / expected - 1)), norms(grad.flatten(), whole.grad.flatten()))
+
+    generator = torch.Generator().manual_seed(4)
+    dtype = torch.float64 if r.impl == "array" else torch.float32
+    hidden, weight = (torch.randn(n, 8, generator=generator, dtype=torch.float64).to(dtype) for n in (6, 300))
+    cuts = {2: CUTS[2], 4: (0, 7, 190, 200, 300)}[r.world]
+    columns = slice(cuts[r.rank], cuts[r.rank + 1])
+    logs, at = torch.randn(6, 300, generator=generator, dtype=torch.float64).log_softmax(-1).topk(5)
+    room, linear.BUDGET = linear.BUDGET, 2 * 190 * 8 * 16
+    try:
+        for tail, direction in (("bucket", "forward"), ("uniform", "js"))[: 2 if r.impl == "array" else 1]:
+            exact = [x.double().clone().requires_grad_() for x in (hidden, weight)]
+            expected = sparse_truth(exact[0] @ exact[1].T, at, logs, tail, direction).mean()
+            expected.backward()
+            own = [x.clone().to(r.device).requires_grad_() for x in (hidden, weight[columns])]
+            top = TopK(at.to(r.device), logs.to(r.device), tail)
+            found = linear_kl(hidden=own[0], weight=own[1], teacher=top, group=dist.group.WORLD, impl=r.impl, **options(direction))
+            found.backward()
+            slopes = [norms(x.grad, e) for x, e in zip(own, (exact[0].grad, exact[1].grad[columns]))]
+            r.say(f"sparse linear {tail}", float(abs(found.detach().cpu() / expected.detach() - 1)), max(slopes))
+    finally:
+        linear.BUDGET = room
+
+
+def temperatures_that_learn(r):
+    """One for all rows, and one a row; the loss is multiplied by the former squared, which learns too."""
+    student, teacher = logits(0.5, torch.float32)
+    for direction in ("forward", "js", "skew"):
+        for name, start in (("one", torch.tensor(1.5)), ("each", TEMPERATURES)):
+            scaled = name == "one"
+            exact, own = start.double().requires_grad_(), start.clone().requires_grad_()
+            each = truth(student, teacher, direction, exact[..., None]) * (exact**2 if scaled else 1.0)
+            each.mean().backward()
+            logits_here = r.own(student).requires_grad_()
+            found = r.loss(logits_here, r.own(teacher), temperature=own, scale_t2=scaled, **options(direction))
+            found.backward()
+            value = float(abs(found.detach() / each.mean().detach() - 1))
+            r.say(f"learns {name} {direction}", value, float((own.grad - exact.grad).norm() / exact.grad.norm()))
+            assert logits_here.grad is not None
+
+
 def collectives(r):
     """What travels, and when: numbers in each all-reduce of forward and of backward, and every collective PyTorch saw."""
     original = dist.all_reduce
@@ -275,11 +365,22 @@ def mistakes(r):
         lambda: r.loss(student[:, : 1 + r.rank], teacher[:, : 1 + r.rank]),
     )
     raises(ValueError, "called differently", lambda: r.loss(student, teacher, direction=DIRECTIONS[min(r.rank, 1)]))
-    raises(ValueError, "batches have different shapes", lambda: r.loss(student, teacher[:1]))
+    raises(ValueError, "student has shape (2, 3, ", lambda: r.loss(student, teacher[:1]))
     raises(TypeError, "group is 3", lambda: kl_loss(student=student, teacher=teacher, group=3))
-    raises(ValueError, "the temperature learns", lambda: r.loss(student, teacher, temperature=torch.ones((), requires_grad=True)))
+    learnt = torch.ones((), requires_grad=True)
+    raises(
+        RuntimeError, "the temperature learns",
+        lambda: kl_loss(student=student, teacher=teacher, temperature=learnt, group=dist.group.WORLD, impl="triton"),
+    )  # fmt: skip
+    top = TopK(torch.zeros(2, 3, 1, dtype=torch.int64), torch.full((2, 3, 1), -1.0))
+    raises(ValueError, "called differently", lambda: r.loss(student, top._replace(tail=("bucket", "renormalize")[min(r.rank, 1)])))
+    raises(ValueError, "hold 300: categories are 0 to 299", lambda: r.loss(student, top._replace(indices=top.indices + 300)))
     student.requires_grad_()
-    raises(RuntimeError, "no second derivatives", lambda: torch.autograd.grad(r.loss(student, teacher), student, create_graph=True))
+    for given in (teacher, top):
+        raises(
+            RuntimeError, "no second derivatives",
+            lambda given=given: torch.autograd.grad(r.loss(student, given), student, create_graph=True),
+        )  # fmt: skip
     r.say("mistakes", "all raised")
 
 
@@ -312,6 +413,14 @@ def dtensors(r):
                 f"DTensor {name} {direction}", float((value[there] / expected.detach()[there]).max()),
                 norms(x.grad.full_tensor()[counted], whole.grad[counted]),
             )  # fmt: skip
+    for name, (where, placements) in layouts.items():
+        exact, own = (torch.tensor(1.5, dtype=dtype, requires_grad=True) for dtype in (torch.float64, torch.float32))
+        expected = truth(student, teacher, "forward", exact).mean()
+        expected.backward()
+        x, y = (distribute_tensor(z, where, placements) for z in (student, teacher))
+        found = kl_loss(student=x, teacher=y, temperature=own)
+        found.backward()
+        r.say(f"DTensor {name} learns", float(abs(found.full_tensor() / expected - 1)), float(abs(own.grad / exact.grad - 1)))
     plain = kl_loss(
         student=distribute_tensor(student, mesh, [Shard(-1)]), teacher=distribute_tensor(teacher, mesh, [Shard(-1)]), reduction="mean"
     )
@@ -324,7 +433,10 @@ def dtensors(r):
     short = distribute_tensor(teacher[..., :300].contiguous(), mesh, [Shard(-1)])
     raises(ValueError, "pad the shorter one", lambda: kl_loss(student=x, teacher=short))
     raises(ValueError, "DTensors know theirs", lambda: kl_loss(student=x, teacher=x, group=dist.group.WORLD))
-    raises(ValueError, "one number beside DTensors", lambda: kl_loss(student=x, teacher=x, temperature=torch.ones(3, 2)))
+    for several in (torch.ones(3, 2), [[1.0, 2.0]] * 3):
+        raises(ValueError, "one number beside DTensors", lambda several=several: kl_loss(student=x, teacher=x, temperature=several))
+    top = TopK(torch.zeros(3, 2, 1, dtype=torch.int64), torch.full((3, 2, 1), -1.0))
+    raises(TypeError, "beside a TopK", lambda: kl_loss(student=x, teacher=top))
     r.say("DTensor mistakes", "all raised")
 
 

@@ -133,7 +133,15 @@ def test_temperature():
     for form in ("probs", "counts", ("logits", "probs")):
         raises(ValueError, "temperature divides logits: it needs form 'logits' or 'log_probs'", kb.kl, P, Q, form=form, temperature=2.0)
     for temperature in (0, -1.5, math.nan):
-        raises(ValueError, f"temperature is {temperature!r}: it must be positive", kb.kl, P, Q, form="logits", temperature=temperature)
+        raises(
+            ValueError,
+            f"temperature is {temperature!r}: it must be positive and finite",
+            kb.kl,
+            P,
+            Q,
+            form="logits",
+            temperature=temperature,
+        )
     with pytest.raises(ValueError, match=r"temperature is .*-1.0.*: it must be positive"):
         kb.kl(P, Q, form="logits", temperature=np.float32(-1))
 

@@ -14,8 +14,10 @@ import torch
 from mpmath import mp
 
 import kullback as kb
+import kullback.torch
 import oracle
-from kullback.losses import kl_loss
+from frameworks import ALL
+from kullback.losses import TopK, kl_loss, linear_kl, token_terms
 
 DIRECTIONS = ["forward", "reverse", "js", "skew", "reverse_skew"]
 MIX = 0.3
@@ -140,6 +142,102 @@ def test_other_errors():
         kl_loss(student=x, teacher=x + 1, inplace=True)
     with pytest.raises(RuntimeError, match="inplace=True cannot be: its kernels take PyTorch tensors"):
         kl_loss(student=np.zeros(3), teacher=np.ones(3), inplace=True)
+
+
+@pytest.mark.parametrize("direction", DIRECTIONS)
+def test_errors_name_the_arguments_as_the_caller_does(direction):
+    def sentence(student, teacher, **given):
+        with pytest.raises((ValueError, TypeError)) as found:
+            kl_loss(student=student, teacher=teacher, direction=direction, **given)
+        return str(found.value)
+
+    shapes = {"student has shape (2, 3)", "teacher has shape (4, 3)"}
+    assert set(sentence(np.zeros((2, 3)), np.zeros((4, 3))).split(": ")[0].split(" and ")) == shapes
+    assert sentence([[0.0, np.inf]], [[0.0, 0.0]]).startswith("student row 0 holds +inf at category 1")
+    assert sentence(torch.zeros(1, 2), torch.full((1, 2), -np.inf)).startswith("teacher row 0 is -inf everywhere")
+    assert sentence(np.zeros((2, 0)), np.zeros((2, 3))) == "student has no categories: its shape is (2, 0)"
+    assert sentence(np.zeros(3), np.float64(1.0)).startswith("teacher is a single number")
+    assert sentence(np.zeros(3), np.zeros(3, complex)).startswith("teacher is complex")
+    assert sentence(torch.zeros(3), "logits").startswith("teacher is 'logits'")
+    assert sentence(torch.zeros(2, 3), torch.zeros(2, 3), weights=torch.ones(3)).startswith("weights has shape (3,)")
+
+
+def test_errors_of_the_module_and_of_token_terms_too():
+    loss = kullback.torch.KLLoss(form=("logits", "probs"))
+    with pytest.raises(ValueError, match=r"^teacher row 0 sums to 4.5, not 1: logits\? pass form='logits' for teacher$"):
+        loss(student=torch.zeros(1, 2), teacher=torch.tensor([[3.0, 1.5]]))
+    with pytest.raises(ValueError, match=r"^student has shape \(2, 3\) and teacher has shape \(4, 3\)"):
+        kullback.torch.KLLoss(direction="reverse")(student=torch.zeros(2, 3), teacher=torch.zeros(4, 3))
+    with pytest.raises(ValueError, match=r"for student and for teacher$"):
+        kullback.torch.KLLoss(form=("logits", "scores"))
+    with pytest.raises(ValueError, match=r"^logits_ref row 1 holds \+inf at category 0"):
+        token_terms(np.zeros((2, 2)), np.array([[0.0, 0.0], [np.inf, 0.0]]), [0, 1])
+
+
+X, W = torch.zeros(2, 3), torch.zeros(5, 3)
+ENTRIES = {
+    "kl": lambda **given: kb.kl(X, X + 1, form="logits", **given),
+    "kl_loss": lambda **given: kl_loss(student=X, teacher=X + 1, **given),
+    "linear_kl": lambda **given: linear_kl(hidden=X, weight=W, teacher_logits=torch.zeros(2, 5), **given),
+    "token_terms": lambda **given: token_terms(X, X + 1, [0, 1], **given),
+    "KLLoss": lambda **given: kullback.torch.KLLoss(**given)(student=X, teacher=X + 1),
+}
+
+
+@pytest.mark.parametrize("entry", ENTRIES)
+def test_every_entry_wants_temperatures_that_are_positive_finite_and_one_a_row(entry):
+    call = ENTRIES[entry]
+    for wrong in (0, -1.0, np.inf, np.nan, np.float32(0)):
+        with pytest.raises(ValueError, match=r"^temperature is .*: it must be positive and finite$"):
+            call(temperature=wrong)
+    for wrong in ([1.0, 0.0], np.array([1.0, -1.0]), torch.tensor([np.inf, 1.0])):
+        with pytest.raises(ValueError, match=r"^temperature is not positive and finite everywhere"):
+            call(temperature=wrong)
+    with pytest.raises(ValueError, match=r"^temperature has shape \(3,\): it must broadcast to the batch shape, \(2,\)$"):
+        call(temperature=[1.0, 2.0, 3.0])
+    if entry in ("kl_loss", "linear_kl", "KLLoss"):
+        for several in ([1.0, 2.0], np.array([1.0, 2.0]), torch.tensor([1.0, 2.0])):
+            with pytest.raises(ValueError, match=r"^scale_t2 needs one temperature"):
+                call(temperature=several, scale_t2=True)
+    if entry in ("kl_loss", "linear_kl"):
+        for name in ("logit_scale", "softcap"):
+            for wrong in (0, -1.0, np.inf, np.nan, "2", [1.0]):
+                with pytest.raises(ValueError, match=rf"^{name} is .*: it must be a number above 0$"):
+                    call(**{name: wrong})
+        # Of a row that is left out, any will do.
+        assert call(temperature=[1.0, 0.0], weights=[1.0, 0.0]) == 0
+
+
+@pytest.mark.parametrize("make", [list, np.asarray, torch.tensor], ids=["list", "numpy", "torch"])
+def test_one_temperature_a_row(rng, make):
+    student, teacher = rng.normal(size=(2, 3, 7))
+    temperatures = [0.5, 1.0, 3.0]
+    truth = [float(_truth(s, t, "js", mp.mpf(u))) for s, t, u in zip(student, teacher, temperatures)]
+    found = kl_loss(
+        student=torch.tensor(student), teacher=torch.tensor(teacher), direction="js", mix=MIX, temperature=make(temperatures),
+        reduction="none",
+    )  # fmt: skip
+    np.testing.assert_allclose(found, truth, rtol=1e-12)
+
+
+@pytest.mark.parametrize(("name", "sparse"), [("torch", False), ("torch", True), ("jax-jit", False), ("tensorflow", False)])
+def test_rows_of_weight_0_may_hold_anything_under_a_softcap_too(name, sparse):
+    (framework,) = (f for f in ALL if f.name == name)
+    student = np.array([[1.0, 2.0, 0.5], [np.nan, np.inf, 1.0]], np.float32)
+    teacher = np.array([[0.0, 1.0, 3.0], [np.nan, -np.inf, 1.0]], np.float32)
+    top = TopK(np.array([[2, 1], [0, 1]]), np.log(np.array([[0.7, 0.2], [0.5, 0.1]], np.float32)), "renormalize_teacher")
+    value, (slopes,) = framework.value_and_gradients(
+        lambda s: kl_loss(student=s, teacher=top if sparse else teacher, weights=[2.0, 0.0], softcap=5.0), student
+    )
+    exact = torch.tensor(student[0], dtype=torch.float64, requires_grad=True)
+    log_s = torch.log_softmax(5 * torch.tanh(exact / 5), -1)
+    t = torch.softmax(5 * torch.tanh(torch.tensor(teacher[0], dtype=torch.float64) / 5), -1)
+    t = torch.tensor([0.0, 2 / 9, 7 / 9], dtype=torch.float64) if sparse else t
+    truth = torch.special.entr(t).neg().sum() - (t * log_s).sum()
+    truth.backward()
+    assert value == pytest.approx(truth.item(), rel=5e-6)  # the array contract, in float32
+    assert oracle.relative_error(slopes[0], exact.grad.numpy()) <= oracle.GRADIENT_BOUND[np.float32]
+    assert (slopes[1] == 0).all()
 
 
 @pytest.mark.parametrize("mix", [0.1, 1e-3])

@@ -124,6 +124,16 @@ def test_masked_rows_may_hold_anything(rng):
     assert torch.isfinite(x.grad).all()
 
 
+def test_valid(rng):
+    student, places, logs = _case(rng, 1.0, np.float64)
+    expected = [float(truth(s, p, l, "bucket", "forward")) for s, p, l in zip(student, places, logs)]
+    padded = np.concatenate([student, np.full((len(student), 3), 7.0)], -1)
+    found = kl_loss(student=padded, teacher=TopK(places, logs), valid=V, reduction="none")
+    np.testing.assert_allclose(found, expected, rtol=1e-12)
+    with pytest.raises(ValueError, match=f"valid is {V + 4}: .* from 1 to the {V + 3} there are"):
+        kl_loss(student=padded, teacher=TopK(places, logs), valid=V + 4)
+
+
 def test_edges(rng):
     logs = np.log([[0.5, 0.5]])
     certain = kl_loss(student=np.array([[1.0, 2.0, 0.0]]), teacher=TopK([[0, 1]], logs))

@@ -22,7 +22,7 @@ def raise_if_invalid(inputs: Inputs, values: Any) -> None:
     if inputs.weights is not None:
         suspicious &= ops.to_numpy(inputs.weights) != 0
     if inputs.scale is not None and np.isnan(ops.to_numpy(inputs.scale)[suspicious]).any():
-        raise ValueError("temperature is not positive everywhere: it divides the logits of a row, and must be above 0")
+        raise ValueError("temperature is not positive and finite everywhere: it divides the logits of a row")
     for i, array in enumerate(inputs.arrays):
         if ops.can_look(array):
             _examine(inputs, i, ops.to_numpy(array), suspicious)
@@ -42,16 +42,20 @@ def _examine(inputs: Inputs, which: int, array: Any, suspicious: Any) -> None:
             where = f" row {index[0] if len(index) == 1 else tuple(int(i) for i in index)}" if index else ""
             what, hint = complaint
             if hint in ("probs", "log_probs", "logits", "counts"):
-                hint = f"{_PLURAL[hint]}? pass form={_suggested(inputs.forms, which, hint)}"
+                hint = f"{_PLURAL[hint]}? pass form={_suggested(inputs, which, hint)}"
             raise ValueError(f"{inputs.names[which]}{where} {what}: {hint}")
 
 
 _PLURAL = {"probs": "probabilities", "log_probs": "log-probabilities", "logits": "logits", "counts": "counts"}
 
 
-def _suggested(forms: tuple[str, ...], which: int, form: str) -> str:
+def _suggested(inputs: Inputs, which: int, form: str) -> str:
     # A caller who named one form for both most likely has two of the other.
-    return repr(form) if len(set(forms)) == 1 else repr(tuple(form if i == which else f for i, f in enumerate(forms)))
+    if len(set(inputs.forms)) == 1:
+        return repr(form)
+    if inputs.names != ("p", "q"):  # whose pairs of forms may be in another order
+        return f"{form!r} for {inputs.names[which]}"
+    return repr(tuple(form if i == which else f for i, f in enumerate(inputs.forms)))
 
 
 def _complaint(row: Any, form: str, tolerance: float) -> tuple[str, str] | None:

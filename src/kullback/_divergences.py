@@ -31,9 +31,13 @@ def divergence(
     temperature: Any,
     prior: Any,
     check: bool | None,
+    names: tuple[str, str] = ("p", "q"),
 ) -> Array:
+    """`names`: what the caller called them, for errors."""
     check_options(reduction, keepdims, base)
-    inputs = prepare((("p", p), ("q", q)), form=form, axis=axis, weights=weights, temperature=temperature, prior=prior, check=check)
+    inputs = prepare(
+        tuple(zip(names, (p, q))), form=form, axis=axis, weights=weights, temperature=temperature, prior=prior, check=check
+    )  # fmt: skip
     ops = inputs.ops
     arrays = inputs.arrays if inputs.scale is None else (*inputs.arrays, inputs.scale)
     values = ops.apply(evaluate, gradients, inputs.spec(kind, parameter), *arrays)

@@ -45,11 +45,11 @@ def is_number(x: Any) -> bool:
     return isinstance(x, (int, float, np.number)) and not isinstance(x, (bool, np.complexfloating))
 
 
-def parse_form(form: Any, count: int) -> tuple[str, ...]:
+def parse_form(form: Any, count: int, names: Sequence[str] = ("p", "q")) -> tuple[str, ...]:
     forms = (form,) * count if isinstance(form, str) else tuple(form) if isinstance(form, Sequence) else (form,)
     if len(forms) != count or not all(f in FORMS for f in forms):
         accepted = ", ".join(repr(f) for f in FORMS)
-        extra = ", or a pair of these, for p and for q" if count == 2 else ""
+        extra = f", or a pair of these, for {names[0]} and for {names[1]}" if count == 2 else ""
         raise ValueError(f"form is {form!r}: it must be one of {accepted}{extra}")
     return forms
 
@@ -188,15 +188,20 @@ def per_row(ops: Any, name: str, v: Any, x: Array, axes: tuple[int, ...]) -> Arr
 
 
 def check_temperature(temperature: Any) -> None:
-    if is_number(temperature) and not temperature > 0:
-        raise ValueError(f"temperature is {temperature!r}: it must be positive")
+    if is_number(temperature) and not 0 < temperature < math.inf:
+        raise ValueError(f"temperature is {temperature!r}: it must be positive and finite")
+
+
+def row_temperature(ops: Any, temperature: Any, x: Array, axes: tuple[int, ...]) -> Array:
+    """What divides the logits x, row by row; NaN where it is not positive and finite, which nobody looks at here."""
+    check_temperature(temperature)
+    temperature = per_row(ops, "temperature", temperature, x, axes)
+    return ops.where((temperature > 0.0) & (temperature < math.inf), temperature, math.nan)
 
 
 def inverse_temperature(ops: Any, temperature: Any, x: Array, axes: tuple[int, ...]) -> Array:
-    """What multiplies the logits x, row by row; NaN where the temperature is not positive."""
-    check_temperature(temperature)
-    temperature = per_row(ops, "temperature", temperature, x, axes)
-    return 1.0 / ops.where(temperature > 0.0, temperature, math.nan)
+    """What multiplies them."""
+    return 1.0 / row_temperature(ops, temperature, x, axes)
 
 
 def _with_prior(ops: Any, x: Array, form: str, axes: tuple[int, ...], prior: float) -> Array:
@@ -229,11 +234,11 @@ def prepare(
     check: bool | None,
 ) -> Inputs:
     """The arguments of one call, made uniform."""
-    forms = parse_form(form, len(named))
+    names = tuple(name for name, _ in named)
+    forms = parse_form(form, len(named), names)
     if check not in (None, True, False):
         raise ValueError(f"check is {check!r}: it must be None, True or False")
     check = None if check is None else bool(check)
-    names = tuple(name for name, _ in named)
     if any(has_labels(x) for _, x in named):
         named = list(zip(names, align(named, forms)[0]))
     ops = common_ops([*named, ("weights", weights), ("temperature", temperature)])

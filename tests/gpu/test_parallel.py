@@ -39,6 +39,13 @@ def test_linear(measured):
         assert max(map(float, errors)) <= 1e-5, case
 
 
+def test_sparse_teachers(measured):
+    rows = [row for row in measured if row[0].startswith("sparse")]
+    assert len(rows) == 2 * (4 + 1)
+    for case, _, _, *errors in rows:
+        assert max(map(float, errors)) <= 1e-5, case
+
+
 def test_edges(measured):
     rows = [row for row in measured if row[0].startswith("absent") or row[0] == "valid"]
     assert len(rows) == 2 * 2

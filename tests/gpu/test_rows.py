@@ -142,6 +142,22 @@ def test_rows_that_rise_far_above_their_first_tile():
     torch.testing.assert_close(found.double(), _reference(student, teacher, "forward"), rtol=1e-5, atol=0)
 
 
+@pytest.mark.parametrize("direction", DIRECTIONS)
+def test_rows_whose_first_tile_is_absent(direction):
+    """And the others so low that they would underflow relative to 0."""
+    student, teacher = _logits(2, 2600, 0.5, torch.float32)
+    for x in (student, teacher):
+        x[0] -= 200
+        x[:, :2100] = -math.inf  # a tile is 2048 columns on a GPU, 128 here
+    exact = student.double().clamp_min(-1e4).requires_grad_()
+    truth = _reference(exact, teacher.double().clamp_min(-1e4), direction)
+    truth.sum().backward()
+    found = kl_loss(student=student.requires_grad_(), teacher=teacher, reduction="none", **_options(direction))
+    torch.testing.assert_close(found.double(), truth, rtol=1e-5, atol=0)
+    found.sum().backward()
+    _close(student.grad, exact.grad, torch.float32)
+
+
 @pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float32], ids=str)
 @pytest.mark.parametrize("weights", [None, "given"])
 def test_what_the_teacher_has_less_than_float32_of(dtype, weights):
@@ -173,6 +189,31 @@ def test_temperatures_that_are_none_make_nan():
     found = kl_loss(student=student, teacher=teacher, temperature=temperature, reduction="none", impl="triton")
     assert found[0].item() == pytest.approx(_reference(student, teacher, "forward", 2.0)[0].item(), rel=1e-5)
     assert torch.isnan(found[1:]).all()
+
+
+@pytest.mark.parametrize("make", [list, np.array, torch.tensor], ids=["list", "numpy", "torch"])
+@pytest.mark.parametrize("direction", ["forward", "js"])
+def test_one_temperature_and_weight_a_row(make, direction):
+    """Of whatever they are made of; and of the wrong shape, in the words of the array operations."""
+    student, teacher = (x.reshape(2, 3, 130) for x in _logits(6, 130, 0.5, torch.float32))
+    temperatures, weights = [[1.0, 2.0, 4.0], [1.0, 3.0, 1.5]], [1.0, 0.0, 2.0]
+    exact = student.double().requires_grad_()
+    each = _reference(exact, teacher, direction, torch.tensor(temperatures, device=DEVICE, dtype=torch.float64)[..., None])
+    w = torch.tensor(weights, device=DEVICE).expand(2, 3)
+    truth = (each * w).sum() / w.sum()
+    truth.backward()
+    student[:, 1] = math.nan
+    student.requires_grad_()
+    found = kl_loss(student=student, teacher=teacher, temperature=make(temperatures), weights=make(weights), **_options(direction))
+    found.backward()
+    torch.testing.assert_close(found.double(), truth, rtol=1e-5, atol=0)
+    _close(student.grad[:, ::2], exact.grad[:, ::2], torch.float32)
+    assert (student.grad[:, 1] == 0).all()
+    for name in ("temperature", "weights"):
+        with pytest.raises(ValueError, match=rf"^{name} has shape \(2,\): it must broadcast to the batch shape, \(2, 3\)$"):
+            kl_loss(student=student, teacher=teacher, **{name: make([1.0, 2.0])}, **_options(direction))
+    with pytest.raises(RuntimeError, match=r"student and teacher have different batches, \(2, 3\) and \(3,\)"):
+        kl_loss(student=student, teacher=teacher[0], **_options(direction))
 
 
 def test_a_first_upstream_other_than_one():

@@ -104,6 +104,17 @@ def test_a_rest_that_subtraction_cannot_find_and_rows_that_rise_late():
         assert found.item() == pytest.approx(truth.item(), rel=1e-5)
 
 
+def test_a_student_that_lacks_the_k_and_the_first_tile():
+    student, at, logs = _inputs(columns=2600)
+    student[:, :2100] = -math.inf  # a tile is 2048 columns on a GPU, 128 here
+    student[1] -= 150
+    at[:2] = torch.arange(K, device=DEVICE)  # absent
+    at[2] = torch.arange(2500, 2500 + K, device=DEVICE)
+    truth = _reference(student, at, logs, "bucket", "js")
+    found = kl_loss(student=student, teacher=TopK(at, logs), reduction="none", **_options("js"))
+    torch.testing.assert_close(found.double(), truth, rtol=1e-5, atol=0)
+
+
 def test_an_even_spread_over_what_the_student_lacks():
     student, at, logs = _inputs()
     top = TopK(at, logs, "uniform")

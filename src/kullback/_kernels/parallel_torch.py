@@ -38,6 +38,15 @@ class Ranks:
             dist.all_reduce(x, dist.ReduceOp.SUM, group)
         return x
 
+    def each(self, number: int, device: Any) -> tuple[list[int], int]:
+        """A number of every rank, in their order, and which is this one. The host waits for it."""
+        if len(self.groups) != 1:
+            raise ValueError("group is several groups, whose ranks have no order: pass one")
+        own = dist.get_rank(self.groups[0])
+        found = torch.zeros(dist.get_world_size(self.groups[0]), dtype=torch.int64, device=device)
+        found[own] = number
+        return self.total(found).tolist(), own
+
     def most_and_least(self, number: int, device: Any) -> tuple[int, int]:
         """Of a number of each rank. The host waits for it."""
         most, minus_least = self.largest(torch.tensor([number, -number], device=device)).tolist()
@@ -52,29 +61,78 @@ class Ranks:
 
 
 class Local(NamedTuple):
-    """What a rank does alone. statistics(x, y, ranks) → the value of each row, and the tensors that
-    slopes(x, y, saved, upstream, needs) takes to give upstream · d value / d x and d y."""
+    """What a rank does alone. statistics(x, y, scale, ranks) → the value of each row, and the tensors that
+    slopes(x, y, scale, saved, upstream, needs) takes to give upstream · d value / d x, d y and d scale."""
 
     statistics: Callable[..., tuple[Any, tuple[Any, ...]]]
-    slopes: Callable[..., tuple[Any, Any]]
+    slopes: Callable[..., tuple[Any, Any, Any]]
+
+
+def _only_first_derivatives() -> None:
+    if torch.is_grad_enabled():
+        raise RuntimeError("create_graph=True: rows that are spread over ranks have no second derivatives")
 
 
 class Rows(torch.autograd.Function):  # type: ignore[misc]
-    """The divergence of each row, the same on every rank; derivatives to this rank's columns, the upstream being the same everywhere."""
+    """The divergence of each row, the same on every rank; derivatives to this rank's columns, and to a scale of the logits that is the
+    same on every rank, the upstream being so too."""
 
     @staticmethod
-    def forward(ctx: Any, x: Any, y: Any, local: Local, ranks: Ranks) -> Any:
-        value, saved = local.statistics(x, y, ranks)
-        ctx.save_for_backward(x, y, *saved)
-        ctx.local = local
+    def forward(ctx: Any, x: Any, y: Any, scale: Any, local: Local, ranks: Ranks) -> Any:
+        value, saved = local.statistics(x, y, scale, ranks)
+        ctx.has_scales, ctx.local = torch.is_tensor(scale), local
+        ctx.scale = None if ctx.has_scales else scale
+        ctx.save_for_backward(x, y, *((scale,) if ctx.has_scales else ()), *saved)
         return value
 
     @staticmethod
     def backward(ctx: Any, upstream: Any) -> Any:
-        if torch.is_grad_enabled():
-            raise RuntimeError("create_graph=True: rows that are spread over ranks have no second derivatives")
+        _only_first_derivatives()
         x, y, *saved = ctx.saved_tensors
-        return (*ctx.local.slopes(x, y, saved, upstream, ctx.needs_input_grad[:2]), None, None)
+        scale = saved.pop(0) if ctx.has_scales else ctx.scale
+        return (*ctx.local.slopes(x, y, scale, saved, upstream, ctx.needs_input_grad[:3]), None, None)
+
+
+class Chosen(torch.autograd.Function):  # type: ignore[misc]
+    """Of rows that are spread over ranks, the logits at k places, and with `rest` one for all others together: [..., k (+ 1)], the same on
+    every rank. `at` counts in this rank's columns; their number stands for places that another rank has."""
+
+    @staticmethod
+    def forward(ctx: Any, x: Any, at: Any, rest: bool, ranks: Ranks) -> Any:
+        columns = x.shape[-1]
+        padded = _with_nothing(x)
+        # Sums, to which one rank adds: a maximum might lose a NaN.
+        found = torch.where(at == columns, 0.0, padded.gather(-1, at))
+        if not rest:
+            ctx.save_for_backward(at)
+            ctx.shape = padded.shape
+            return ranks.total(found)
+        others = padded.scatter(-1, at, -torch.inf)
+        top = ranks.largest(others.amax(-1, keepdim=True))
+        top = torch.where(top == -torch.inf, 0.0, top)
+        found = ranks.total(torch.cat([found, torch.exp(others - top).sum(-1, keepdim=True)], -1))
+        power = top + torch.log(found[..., -1:])
+        ctx.save_for_backward(at, x, power)
+        return torch.cat([found[..., :-1], power], -1)
+
+    @staticmethod
+    def backward(ctx: Any, upstream: Any) -> Any:
+        _only_first_derivatives()
+        at, *rest = ctx.saved_tensors
+        if not rest:
+            found = torch.zeros(ctx.shape, dtype=upstream.dtype, device=upstream.device)
+        else:
+            x, power = rest
+            slope, upstream = upstream[..., -1:], upstream[..., :-1]
+            x = _with_nothing(x)
+            # A row that nothing is wanted of may hold anything; what the chosen get here is overwritten.
+            found = torch.where((slope == 0) | (x == -torch.inf), 0.0, slope * torch.exp(x - power))
+        return found.scatter(-1, at, upstream)[..., :-1], None, None, None
+
+
+def _with_nothing(x: Any) -> Any:
+    """A column of nothing behind the others."""
+    return torch.nn.functional.pad(x, (0, 1), value=-torch.inf)
 
 
 class Layout(NamedTuple):
@@ -126,6 +184,14 @@ def layout(student: Any, teacher: Any) -> Layout:
         )
     _, offset = compute_local_shape_and_global_offset(student.shape, mesh, student.placements)
     return Layout(mesh, tuple(groups), tuple(placements), tuple(student.shape[:-1]), offset[-1])
+
+
+def local_number(x: Any, where: Layout) -> Any:
+    """A number that is the same on every rank, for use beside this rank's rows: what comes back to it is added up over all rows."""
+    from torch.distributed.tensor import Partial, Replicate
+
+    parts = [Partial() if placement.is_shard() else Replicate() for placement in where.placements]
+    return replicated(x, where).to_local(grad_placements=parts)
 
 
 def distributed(values: Any, where: Layout) -> Any:

@@ -37,7 +37,7 @@ def terms_kernel(
     V, VALID_X, VALID_Y, x_row, x_column, y_row, y_column, scales, scale_row, w,
     KIND: tl.constexpr, EXACT: tl.constexpr, BLOCK: tl.constexpr,
 ):  # fmt: skip
-    """This piece's part of the divergence of each row, and of the two sums that its gradients subtract."""
+    """This piece's part of the divergence of each row, and of the sums that its gradients subtract and its rounding is known by."""
     row = tl.program_id(0)
     scale = tl.load(scales + row * scale_row)
     base = stats + row * 7
@@ -48,6 +48,7 @@ def terms_kernel(
     r = tl.load(base + 4)
     unit = scale * LOG2E
     value = tl.zeros([BLOCK], tl.float32)
+    other = tl.zeros([BLOCK], tl.float32)
     for_p = tl.zeros([BLOCK], tl.float32)
     for_q = tl.zeros([BLOCK], tl.float32)
     for start in range(0, V, BLOCK):
@@ -62,19 +63,27 @@ def terms_kernel(
             for_q += _difference(p, q, v)
         else:
             m, to_p, to_q = _mixture(p, q, v, w)
-            in_p = _bregman(p, m, to_p)
+            value += _bregman(p, m, to_p)
             if KIND == 1:
-                value += (1.0 - w) * in_p + w * _bregman(q, m, to_q)
+                other += _bregman(q, m, to_q)
                 for_p -= tl.where(p > 0.0, p * to_p, 0.0)
                 for_q -= tl.where(q > 0.0, q * to_q, 0.0)
             else:
-                value += in_p
+                other -= tl.where(p > 0.0, p * to_p, 0.0)
                 ratio = _expm1(-to_p)
                 for_p += p * (-to_p - (1.0 - w) * ratio)
                 for_q += q * ratio
     tl.store(out + row, tl.sum(value, 0))
     tl.store(out + N + row, tl.sum(for_p, 0))
     tl.store(out + 2 * N + row, tl.sum(for_q, 0))
+    if KIND > 0:
+        tl.store(out + 3 * N + row, tl.sum(other, 0))
+
+
+def _settled(kl: Any, mean: Any) -> Any:
+    """As in `rows_triton`: what r is off by is known, and taken out."""
+    excess = kl - mean
+    return torch.where(excess.abs() < 1e-3, (kl - excess * excess * (0.5 - excess * (1.0 / 3.0))).clamp_min(0.0), kl)
 
 
 def statistics(x: Any, y: Any, kind: str, w: float, scales: tuple[Any, int], ranks: Any) -> tuple[Any, Any]:
@@ -94,33 +103,40 @@ def statistics(x: Any, y: Any, kind: str, w: float, scales: tuple[Any, int], ran
     log_a, log_b = torch.log2(sums)
     r = torch.log(sums[1] / sums[0])
     stats = torch.stack([top[0], log_a, top[1], log_b, r, r, r], 1)
-    parts = torch.empty(3, n, dtype=torch.float32, device=x.device)
+    parts = torch.empty(3 if kind == "kl" else 4, n, dtype=torch.float32, device=x.device)
     with torch.cuda.device_of(x):
         terms_kernel[(n,)](x, y, parts, stats, n, *arguments, w, KIND=KINDS[kind], EXACT=_exact(x, y), BLOCK=block, num_warps=warps)
-    value, for_p, for_q = ranks.total(parts)
+    value, for_p, for_q, *other = ranks.total(parts)
     if kind == "kl":
-        # As in `rows_triton`: what r is off by is known from Σ (q − p), and taken out.
-        small, square = for_q.abs() < 1e-3, for_q * for_q
-        value = torch.where(small, (value - square * (0.5 - for_q * (1.0 / 3.0))).clamp_min(0.0), value)
-        stats[:, 4] = torch.where(small, r + (for_q - 0.5 * square), r)
+        # Σ (q − p) is the excess itself.
+        value = _settled(value, value - for_q)
+        stats[:, 4] = torch.where(for_q.abs() < 1e-3, r + torch.log1p(for_q), r)
         for_p, for_q = value, torch.zeros_like(value)
+    elif kind == "js":
+        value = (1.0 - w) * _settled(value, for_p) + w * _settled(other[0], for_q)
+    else:
+        value = _settled(value, other[0])
     stats[:, 5], stats[:, 6] = for_p, for_q
     return value, stats
 
 
-def local(kind: str, w: float, scale: Any, made: Any) -> Any:
+def local(kind: str, w: float, made: Any) -> Any:
     """A rank's part, as `parallel_torch.Rows` takes it."""
 
-    def values(x: Any, y: Any, ranks: Any) -> tuple[Any, tuple[Any, ...]]:
-        value, stats = statistics(rows(x), rows(y), kind, w, _scales(scale, x, x.shape[:-1]), ranks)
+    def scales(scale: Any, x: Any) -> tuple[Any, int]:
+        each = 1.0 if scale is None else scale[..., 0] if torch.is_tensor(scale) else scale
+        found: tuple[Any, int] = _scales(each, x, x.shape[:-1])
+        return found
+
+    def values(x: Any, y: Any, scale: Any, ranks: Any) -> tuple[Any, tuple[Any, ...]]:
+        value, stats = statistics(rows(x), rows(y), kind, w, scales(scale, x), ranks)
         return value.reshape(x.shape[:-1]), (stats,)
 
-    def slopes(x: Any, y: Any, saved: Any, upstream: Any, needs: Any) -> tuple[Any, ...]:
+    def slopes(x: Any, y: Any, scale: Any, saved: Any, upstream: Any, needs: Any) -> tuple[Any, ...]:
         found = [torch.empty(z.shape, dtype=z.dtype, device=z.device) if need else None for z, need in zip((x, y), needs)]
         upstream = upstream.float().reshape(-1).contiguous()
-        gradients(
-            rows(x), rows(y), saved[0], upstream, kind, w, _scales(scale, x, x.shape[:-1]), *(None if z is None else rows(z) for z in found)
-        )
-        return tuple(found)
+        into = (None if z is None else rows(z) for z in found)
+        gradients(rows(x), rows(y), saved[0], upstream, kind, w, scales(scale, x), *into)
+        return (*found, None)
 
     return made(values, slopes)

@@ -36,7 +36,8 @@ DTYPES = (torch.float16, torch.bfloat16, torch.float32)
 def _normalisers(x, y, row, V, VALID_X, VALID_Y, x_row, x_column, y_row, y_column, scale, BLOCK: tl.constexpr):
     """Of each row: a number near its largest, and the sum of exponentials relative to it.
 
-    Any pivot does while nothing overflows, so the largest of the first tile serves, and only rows that rise 2⁶⁰ above it are summed again.
+    Any pivot does while nothing overflows, so the largest of the first tile serves, and only rows that rise 2⁶⁰ above it are summed again;
+    and those of which the first tile has nothing, where the rest may underflow.
     """
     unit = scale * LOG2E
     columns = tl.arange(0, BLOCK)
@@ -50,7 +51,7 @@ def _normalisers(x, y, row, V, VALID_X, VALID_Y, x_row, x_column, y_row, y_colum
         lanes_b += _exp2((_load(y, row, columns, VALID_Y, y_row, y_column) - pivot_b) * unit)
     sum_a = tl.sum(lanes_a, 0)
     sum_b = tl.sum(lanes_b, 0)
-    if (sum_a > 1e18) | (sum_b > 1e18):
+    if (sum_a > 1e18) | (sum_b > 1e18) | (sum_a < 1e-18) | (sum_b < 1e-18):
         top_a = tl.full([BLOCK], -INF, tl.float32)
         top_b = tl.full([BLOCK], -INF, tl.float32)
         for start in range(0, V, BLOCK):
@@ -71,6 +72,14 @@ def _normalisers(x, y, row, V, VALID_X, VALID_Y, x_row, x_column, y_row, y_colum
 
 
 @triton.jit
+def _settled(kl, mean):
+    # KL(P‖M) from Σ p φ(l) and −Σ p l, l = log(m/p). r is rounded: off by δ, Σ p eˡ is 1 + X = e^δ instead of 1, X being their difference,
+    # and KL = Σ p φ(l) + log1p(X) − X.
+    excess = kl - mean
+    return tl.where(tl.abs(excess) < 1e-3, tl.maximum(kl - excess * excess * (0.5 - excess * (1.0 / 3.0)), 0.0), kl)
+
+
+@triton.jit
 def mixtures_kernel(
     x, y, out, stats, V, VALID_X, VALID_Y, x_row, x_column, y_row, y_column, scales, scale_row, w,
     KIND: tl.constexpr, EXACT: tl.constexpr, BLOCK: tl.constexpr,
@@ -83,7 +92,8 @@ def mixtures_kernel(
     log_a = tl.log2(sum_a)
     log_b = tl.log2(sum_b)
     unit = scale * LOG2E
-    value = tl.zeros([BLOCK], tl.float32)
+    kl_p = tl.zeros([BLOCK], tl.float32)
+    kl_q = tl.zeros([BLOCK], tl.float32)
     for_p = tl.zeros([BLOCK], tl.float32)
     for_q = tl.zeros([BLOCK], tl.float32)
     for start in range(0, V, BLOCK):
@@ -93,19 +103,21 @@ def mixtures_kernel(
         p = _exp2((a - top_a) * unit - log_a)
         q = _exp2((b - top_b) * unit - log_b)
         m, to_p, to_q = _mixture(p, q, _log_ratio(a, b, top_a, top_b, scale, r, EXACT), w)
-        in_p = _bregman(p, m, to_p)
+        kl_p += _bregman(p, m, to_p)
         if KIND == 1:
-            in_q = _bregman(q, m, to_q)
-            value += (1.0 - w) * in_p + w * in_q
+            kl_q += _bregman(q, m, to_q)
             # −E[log(m/p)] rather than KL(P‖M): what r is off by cancels in the gradient.
             for_p -= tl.where(p > 0.0, p * to_p, 0.0)
             for_q -= tl.where(q > 0.0, q * to_q, 0.0)
         else:
-            value += in_p
+            kl_q -= tl.where(p > 0.0, p * to_p, 0.0)
             ratio = _expm1(-to_p)
             for_p += p * (-to_p - (1.0 - w) * ratio)
             for_q += q * ratio
-    tl.store(out + row, tl.sum(value, 0))
+    value = _settled(tl.sum(kl_p, 0), tl.sum(for_p if KIND == 1 else kl_q, 0))
+    if KIND == 1:
+        value = (1.0 - w) * value + w * _settled(tl.sum(kl_q, 0), tl.sum(for_q, 0))
+    tl.store(out + row, value)
     base = stats + row * 7
     tl.store(base, top_a)
     tl.store(base + 1, log_a)
@@ -266,31 +278,6 @@ def kl_gradients(x: Any, y: Any, scale: Any, needs: Any) -> tuple[Any, ...]:
 
 def _per_row(scale: Any) -> Any:
     return scale[..., 0] if scale.dim() else scale
-
-
-def row_weights(x: Any, weights: Any, reduction: str) -> Any:
-    """What each row counts for in a sum, by reduction; on the device, so that nobody waits for it."""
-    batch = x.shape[:-1]
-    if weights is None:
-        found = torch.ones(batch, dtype=torch.float32, device=x.device)
-    else:
-        found = torch.as_tensor(weights, dtype=torch.float32, device=x.device).broadcast_to(batch)
-    if reduction == "mean":
-        total = found.sum()
-        found = found / torch.where(total == 0, 1.0, total)
-    elif reduction == "batchmean" and batch:
-        found = found / batch[0]
-    return found.reshape(-1).contiguous()
-
-
-def reduce(values: Any, weights: Any, reduction: str) -> Any:
-    if reduction == "none":
-        given = torch.as_tensor(weights, dtype=torch.float32, device=values.device).broadcast_to(values.shape)
-    else:
-        given = row_weights(values[..., None], weights, reduction).reshape(values.shape)
-    # A row of weight 0 may hold anything, and hands nothing back.
-    weighted = torch.where(given == 0, 0.0, values) * given
-    return weighted if reduction == "none" else weighted.sum()
 
 
 def _empty_like(x: Any, valid: int | None) -> Any:

@@ -1,7 +1,8 @@
 """The student's side of a sparse teacher in Triton: of a row of logits, those of k categories and one for all the others together.
 
 The row is read once forward (twice where it rises far above its beginning, or the others hold less than 1e-9 of it), and read and written
-once backward. What is compared with the teacher afterwards has k + 1 columns, and goes through `rows_triton`.
+once backward. What is compared with the teacher afterwards has k + 1 columns, and goes through `rows_triton`. Places below 0 are nowhere in
+the row: those that another rank has, where a vocabulary is spread over several.
 """
 
 from __future__ import annotations
@@ -61,13 +62,14 @@ def coarsen_kernel(
     unit = scale * LOG2E
     places = tl.arange(0, BLOCK_K)
     at = tl.load(indices + row * K + places, mask=places < K, other=0)
-    chosen = tl.load(x + row * x_row + at * x_column, mask=places < K, other=-INF).to(tl.float32)
-    pivot = _pivot(tl.max(chosen, 0))
+    chosen = tl.load(x + row * x_row + at * x_column, mask=(places < K) & (at >= 0), other=-INF).to(tl.float32)
+    top = tl.max(chosen, 0)
+    pivot = _pivot(top)
     if BUCKET:
         columns = tl.arange(0, BLOCK)
-        pivot = tl.maximum(pivot, _pivot(tl.max(_load(x, row, columns, V, x_row, x_column), 0)))
+        pivot = _pivot(tl.maximum(top, tl.max(_load(x, row, columns, V, x_row, x_column), 0)))
         total = _sum_of_powers(x, row, V, x_row, x_column, pivot, unit, BLOCK)
-        if total > 1e18:
+        if (total > 1e18) | (total < 1e-18):
             tops = tl.full([BLOCK], -INF, tl.float32)
             for start in range(0, V, BLOCK):
                 columns = start + tl.arange(0, BLOCK)
@@ -77,7 +79,7 @@ def coarsen_kernel(
         # The same exponentials of the same numbers, so that nothing is left of them but what float64 rounds.
         among = tl.sum(tl.where(places < K, _exp2((chosen - pivot) * unit), 0.0).to(tl.float64), 0)
         others = tl.log((total - among).to(tl.float32))
-        if total - among < 1e-9 * total:
+        if total - among <= 1e-9 * total:
             # Too little to be found by subtraction: the others alone, relative to their own largest.
             tops = tl.full([BLOCK], -INF, tl.float32)
             for start in range(0, V, BLOCK):
@@ -96,7 +98,7 @@ def coarsen_kernel(
         tl.store(out + row * (K + 1) + places, (chosen - pivot) * scale, mask=places < K)
         if FLAT:
             # log Σ exp − mean − log n, in float64: a flat student leaves little of it.
-            power = tl.where(total - among < 1e-9 * total, others.to(tl.float64), tl.log(total - among))
+            power = tl.where(total - among <= 1e-9 * total, others.to(tl.float64), tl.log(total - among))
             mean = _mean_of_others(x, row, V, x_row, x_column, pivot, chosen, places < K, K, BLOCK) * scale
             tl.store(flat + row, (power - mean - tl.log((V - K).to(tl.float64))).to(tl.float32))
     else:
@@ -130,9 +132,9 @@ def choose_kernel(indices, slopes, out, K, WIDTH, out_row, scale, BLOCK_K: tl.co
     """To each of the chosen, its own."""
     row = tl.program_id(0).to(tl.int64)
     places = tl.arange(0, BLOCK_K)
-    at = tl.load(indices + row * K + places, mask=places < K, other=0)
+    at = tl.load(indices + row * K + places, mask=places < K, other=-1)
     slope = tl.load(slopes + row * WIDTH + places, mask=places < K, other=0.0)
-    tl.store(out + row * out_row + at, (slope * scale).to(out.dtype.element_ty), mask=places < K)
+    tl.store(out + row * out_row + at, (slope * scale).to(out.dtype.element_ty), mask=at >= 0)
 
 
 def forward(x: Any, at: Any, scale: float, bucket: bool, flat: bool) -> tuple[Any, Any, Any]:
@@ -194,6 +196,36 @@ def coarsen(x: Any, at: Any, scale: float, bucket: bool, flat: bool, formula: An
     `formula` makes the same, a tuple, in array operations."""
     found = Coarsen.apply(x, at, scale, bucket, flat, formula)
     return found if flat else (found, None)
+
+
+class CoarsenSpread(torch.autograd.Function):  # type: ignore[misc]
+    """As `Coarsen`, of rows that are spread over ranks: the same float64 numbers on every rank, and derivatives to this rank's columns."""
+
+    @staticmethod
+    def forward(ctx: Any, x: Any, at: Any, scale: float, bucket: bool, ranks: Any) -> Any:
+        places = rows_triton.rows(at).contiguous()
+        found, pivots, _ = forward(rows_triton.rows(x), places, scale, bucket, False)
+        found, pivots, k = found.double(), pivots.double()[:, None], places.shape[1]
+        # Relative to the largest pivot of those ranks that have anything.
+        top = ranks.largest(torch.where(found.amax(1, keepdim=True) == -torch.inf, -torch.inf, pivots))
+        top = torch.where(top == -torch.inf, 0.0, top)
+        found = found + (pivots - top) * scale
+        found = torch.cat([torch.where(places < 0, 0.0, found[:, :k]), torch.exp(found[:, k:])], 1)
+        found = ranks.total(found)
+        found[:, k:] = torch.log(found[:, k:])
+        ctx.save_for_backward(x, places, found.float(), top[:, 0].float())
+        ctx.scale = scale
+        return found.reshape(*at.shape[:-1], found.shape[1])
+
+    @staticmethod
+    def backward(ctx: Any, slopes: Any) -> Any:
+        if torch.is_grad_enabled():
+            raise RuntimeError("create_graph=True: rows that are spread over ranks have no second derivatives")
+        x, places, coarse, pivots = ctx.saved_tensors
+        found = torch.empty(x.shape, dtype=x.dtype, device=x.device)
+        slopes = rows_triton.rows(slopes.float()).contiguous()
+        backward(rows_triton.rows(x), places, coarse, pivots, slopes, None, ctx.scale, rows_triton.rows(found))
+        return found, None, None, None, None
 
 
 def sparse_step(

@@ -1,24 +1,54 @@
 """Losses on logits whose categories are spread over the ranks of a process group, or that come as DTensors.
 
 `row_values` is the divergence of each row, the same on every rank; `of_dtensors` takes a loss apart and puts it together again. Which
-collectives there are is in `_kernels.parallel_torch`, the formulas are in `_rows`.
+collectives there are is in `_kernels.parallel_torch`, the formulas are in `_rows`; those of sparse teachers in `sparse`.
 """
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable
-from typing import Any
+from typing import Any, NamedTuple
 
 from .._forms import inverse_temperature, is_number
 from .._ops import Array
 from ._rows import Statistics, slopes, statistics
+from ._scaling import has_axes, learns
+
+
+class Slice(NamedTuple):
+    """A rank's part of a vocabulary: who has the others, its first category, how many it has, and how many there are in all."""
+
+    ranks: Any
+    start: int
+    columns: int
+    size: int
+
+
+def check_framework(ops: Any) -> None:
+    if ops.name != "PyTorch":
+        hint = "; in JAX, shard the arrays" if ops.name == "JAX" else ""
+        raise TypeError(f"group is of torch.distributed, and these are {ops.name} arrays{hint}")
+
+
+def slice_of(ops: Any, group: Any, columns: int, x: Array, called: str) -> Slice:
+    """Of ranks whose slices lie in their order, for arrays like x. The host waits for their sizes."""
+    check_framework(ops)
+    from .._kernels import parallel_torch
+
+    ranks = parallel_torch.Ranks(group)
+    if x.device.type == "cpu":
+        ranks.must_agree(called)
+    sizes, own = ranks.each(columns, x.device)
+    return Slice(ranks, sum(sizes[:own]), columns, sum(sizes))
 
 
 def row_values(
     ops: Any, x: Array, y: Array, kind: str, w: float, scale: Any, group: Any, *, fused: bool = False, called: str = ""
 ) -> Array:  # fmt: skip
     """The divergence of each row of two arrays [..., columns of this rank], over the columns of all ranks. `scale` multiplies the logits:
-    a number, [..., 1], or None. `fused`: this rank's part in Triton kernels. `called`: what else must be the same on all ranks."""
+    a number, [..., 1], or None; it may learn. `fused`: this rank's part in Triton kernels, without that. `called`: what else must be the
+    same on all ranks."""
     from .._kernels import parallel_torch
 
     ranks = parallel_torch.Ranks(group)
@@ -30,10 +60,10 @@ def row_values(
     if fused:
         from .._kernels import parallel_triton
 
-        local = parallel_triton.local(kind, w, 1.0 if scale is None else scale if is_number(scale) else scale[..., 0], parallel_torch.Local)
+        local = parallel_triton.local(kind, w, parallel_torch.Local)
     else:
-        local = array_local(ops, kind, w, scale, parallel_torch.Local)
-    return parallel_torch.Rows.apply(x, y, local, ranks)
+        local = array_local(ops, kind, w, parallel_torch.Local)
+    return parallel_torch.Rows.apply(x, y, scale, local, ranks)
 
 
 def row_scale(ops: Any, temperature: Any, x: Array) -> Array | float | None:
@@ -43,27 +73,40 @@ def row_scale(ops: Any, temperature: Any, x: Array) -> Array | float | None:
     return inverse_temperature(ops, temperature, x, (len(x.shape) - 1,))
 
 
-def array_local(ops: Any, kind: str, w: float, scale: Any, local: Callable[..., Any]) -> Any:
+def array_local(ops: Any, kind: str, w: float, local: Callable[..., Any]) -> Any:
     """A rank's part in array operations."""
 
     def wide(x: Array, y: Array) -> tuple[Array, Array]:
         dtype = ops.float64 if ops.float64 in (x.dtype, y.dtype) else ops.float32
         return ops.astype(x, dtype), ops.astype(y, dtype)
 
-    def values(x: Array, y: Array, ranks: Any) -> tuple[Array, tuple[Array, ...]]:
+    def values(x: Array, y: Array, scale: Any, ranks: Any) -> tuple[Array, tuple[Array, ...]]:
         found = statistics(ops, kind, w, *wide(x, y), scale, (len(x.shape) - 1,), ranks.largest, ranks.total)
-        return found.value[..., 0], tuple(found)
+        to_scale = (_to_scale(ops, kind, w, *wide(x, y), scale, found, ranks),) if learns(scale) else ()
+        return found.value[..., 0], (*found, *to_scale)
 
-    def gradients(x: Array, y: Array, saved: Any, upstream: Array, needs: tuple[bool, ...]) -> tuple[Array | None, ...]:
+    def gradients(x: Array, y: Array, scale: Any, saved: Any, upstream: Array, needs: tuple[bool, ...]) -> tuple[Array | None, ...]:
         upstream = ops.expand(upstream, (len(x.shape) - 1,))
-        found = slopes(ops, kind, w, *wide(x, y), scale, Statistics(*saved), needs)
+        *found, to_scale = saved if needs[2] else (*saved, None)
+        to_logits = slopes(ops, kind, w, *wide(x, y), scale, Statistics(*found), needs[:2])
         # A row that nothing is wanted of may hold anything.
         return tuple(
             None if slope is None else ops.astype(ops.where(upstream == 0.0, 0.0, upstream * slope), z.dtype)
-            for slope, z in zip(found, (x, y))
+            for slope, z in zip((*to_logits, to_scale), (x, y, scale))
         )
 
     return local(values, gradients)
+
+
+def _to_scale(ops: Any, kind: str, w: float, x: Array, y: Array, scale: Array, found: Statistics, ranks: Any) -> Array:
+    """d value / d scale, over the columns of all ranks: Σ scaled slopes · logits / scale, these relative to their largest, since slopes
+    sum to 0."""
+    both = slopes(ops, kind, w, x, y, scale, found, (True, True))
+    each = [
+        slope * ops.where(z == -math.inf, 0.0, z - top)
+        for slope, z, top in zip(both, (x, y), (found.top_a, found.top_b))
+    ]  # fmt: skip
+    return ranks.total(ops.sum(each[0] + each[1], (len(x.shape) - 1,))) / scale
 
 
 def of_dtensors(
@@ -81,8 +124,10 @@ def of_dtensors(
     from .._kernels import parallel_torch
 
     where = parallel_torch.layout(student, teacher)
-    if len(getattr(temperature, "shape", ())) > 0:
+    if has_axes(temperature):
         raise ValueError("temperature must be one number beside DTensors: rows lie on several ranks")
+    if not is_number(temperature):
+        temperature = parallel_torch.local_number(temperature, where)
     local = tuple(x.to_local() for x in (student, teacher))
     if valid is not None:
         valid = min(max(valid - where.start, 0), local[0].shape[-1])

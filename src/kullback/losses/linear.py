@@ -6,16 +6,18 @@ tinygrad hold all logits at once.
 
 from __future__ import annotations
 
-import math
 from typing import Any, NamedTuple
 
 from .._divergences import divergence
-from .._forms import float_arrays, is_number, per_row
+from .._forms import float_arrays, is_number, row_temperature
 from .._ops import Array, common_ops
 from .._reduce import check_options, reduce_values, row_weights
 from . import _parallel
-from .distillation import _capped, _direction, _same_categories
-from .sparse import TopK, check_top_k, coarse_teacher, known, rest_of, sparse_losses, why_no_kernel
+from ._dense import same_categories, weights_of_rows
+from ._linear_checks import check_linear_arrays, check_linear_options
+from ._scaling import capped, look_at_temperatures
+from .distillation import _direction
+from .sparse import TopK, called, check_top_k, coarse_teacher, known, rest_of, sparse_losses, spread_losses, why_no_kernel
 
 # Bytes for arrays of a chunk's size, beside the gradients; twice that where the teacher's logits are made here too.
 BUDGET = 256 << 20
@@ -48,13 +50,13 @@ class Losses(NamedTuple):
     def __call__(self, logits: Array, rows: Rows, shared: tuple[Array, ...]) -> Array:
         ops = self.ops
         if rows.indices is not None:
-            student = _capped(ops, logits, self.logit_scale, self.softcap)
+            student = capped(ops, logits, self.logit_scale, self.softcap)
             if self.temperature != 1.0:
                 student = (ops.astype(student, ops.float32) if ops.is_half(student) else student) / self.temperature
             return sparse_losses(ops, student, rows.indices, rows.teacher, self.tail, *self[1:4], rows.keep)
         teacher = project(ops, rows.teacher, *shared) if shared else rows.teacher
-        student, teacher = (_capped(ops, x, self.logit_scale, self.softcap) for x in (logits, teacher))
-        first, second = _same_categories(ops, *((teacher, student) if self.teacher_first else (student, teacher)))
+        student, teacher = (capped(ops, x, self.logit_scale, self.softcap) for x in (logits, teacher))
+        first, second = same_categories(ops, *((teacher, student) if self.teacher_first else (student, teacher)))
         return divergence(
             self.kind, self.share, first, second, form="logits", axis=-1, keepdims=False, weights=rows.keep, reduction="none", base=None,
             temperature=rows.temperature if self.temperature is None else self.temperature, prior=None, check=False,
@@ -105,7 +107,7 @@ def linear_kl(
         The teacher's hidden states and projection, whose width may differ from the student's. Their logits are made in chunks too.
     bias, teacher_bias : arrays [categories], optional
     direction, mix, temperature, scale_t2, softcap, logit_scale, weights, reduction
-        As in `kl_loss`; `logit_scale` must be above 0, and `temperature` is a constant.
+        As in `kl_loss`; `temperature` is a constant.
     logit_dtype : {"hidden", "float32"}
         Of the logits that PyTorch makes from 16-bit arguments: rounded to 16 bits, as its own projection has them, or float32, which takes
         longer and makes gradients several times as accurate. JAX always has float32.
@@ -115,8 +117,8 @@ def linear_kl(
     group : torch.distributed process group, optional
         Its ranks hold the same hidden states and different rows of `weight` and `bias`, and of `teacher_weight` and `teacher_bias` or
         columns of `teacher_logits` alike: slices of the vocabulary. Every rank gets the same loss, the gradient of its rows, and all of
-        that to `hidden`, for which an array of its size is added up over ranks. No `teacher`, no second derivatives. The host waits for one
-        number.
+        that to `hidden`, for which an array of its size is added up over ranks. `teacher` counts categories over the slices in the order of
+        the ranks. No second derivatives. The host waits for one number a rank.
     impl : {"auto", "array", "triton"}
         As in `kl_loss`.
 
@@ -156,7 +158,7 @@ def linear_kl(
     }  # fmt: skip
     kind = _direction(direction, mix)
     check_options(reduction, False, None)
-    _check_options(temperature, scale_t2, softcap, logit_scale, logit_dtype, accumulate, impl)
+    check_linear_options(temperature, scale_t2, softcap, logit_scale, logit_dtype, accumulate, impl)
     if teacher is not None:
         if not isinstance(teacher, TopK):
             raise TypeError(f"teacher is a {type(teacher).__name__}: it must be a TopK; logits are teacher_logits")
@@ -208,18 +210,22 @@ class _Tokens(NamedTuple):
 def _linear_kl(ops: Any, given: dict[str, Any], options: _Options) -> Array:
     named = [(name, x) for name, x in given.items() if x is not None and name not in ("indices", "log_probs")]
     arrays: dict[str, Any] = {**given, **dict(zip((name for name, _ in named), float_arrays(ops, named)))}
-    _check_arrays(ops, arrays, options.top)
+    check_linear_arrays(ops, arrays, options.top)
     hidden = arrays["hidden"]
     batch, last = hidden.shape[:-1], (len(hidden.shape) - 1,)
-    weights = None if options.weights is None else ops.squeeze(per_row(ops, "weights", options.weights, hidden, last), last)
+    weights = weights_of_rows(ops, options.weights, hidden)
     number = is_number(options.temperature)
-    temperature = None if number else ops.squeeze(per_row(ops, "temperature", options.temperature, hidden, last), last)
+    temperature = None if number else ops.squeeze(row_temperature(ops, options.temperature, hidden, last), last)
+    if temperature is not None and options.group is None:  # ranks would not all raise
+        look_at_temperatures(ops, temperature, weights)
+    part = _slice(ops, arrays["weight"], options)
     keep = None if weights is None else ops.astype(weights != 0.0, weights.dtype)
     if options.top is None:
         indices, tail = None, ""
         teacher = ops.stop_gradient(arrays["teacher_logits"] if arrays["teacher_hidden"] is None else arrays["teacher_hidden"])
     else:
-        indices, teacher = known(ops, options.top, hidden, batch, arrays["weight"].shape[0], weights)
+        size = arrays["weight"].shape[0] if part is None else part.size
+        indices, teacher = known(ops, options.top, hidden, batch, size, weights)
         tail = options.top.tail
     tokens = _Tokens(
         hidden, arrays["weight"], arrays["bias"],
@@ -228,7 +234,7 @@ def _linear_kl(ops: Any, given: dict[str, Any], options: _Options) -> Array:
         Losses(ops, *options[:3], float(options.temperature) if number else None, options.softcap, options.logit_scale, tail),
     )  # fmt: skip
     if ops.name == "PyTorch" and ops.can_look(hidden):
-        return _in_torch(ops, _flat(tokens), options, weights, batch)
+        return _in_torch(ops, _flat(tokens), options, part, weights, batch)
     if options.group is not None:
         raise TypeError(f"group is of torch.distributed, for PyTorch tensors outside torch.func, and these are {ops.name} arrays")
     if options.impl == "triton":
@@ -273,7 +279,16 @@ def _in_jax(tokens: _Tokens) -> Array:
     return linear_jax.losses(tokens.losses, size, tokens.hidden, tokens.weight, tokens.bias, tokens.rows, tokens.shared)
 
 
-def _in_torch(ops: Any, tokens: _Tokens, options: _Options, weights: Array | None, batch: tuple[int, ...]) -> Array:
+def _slice(ops: Any, weight: Array, options: _Options) -> _parallel.Slice | None:
+    """Where this rank's categories lie, if a TopK over those of all ranks has to know."""
+    if options.group is None or options.top is None:
+        return None
+    return _parallel.slice_of(ops, options.group, weight.shape[0], weight, f"{called(options.top)}, kind {options[:3]}")
+
+
+def _in_torch(
+    ops: Any, tokens: _Tokens, options: _Options, part: _parallel.Slice | None, weights: Array | None, batch: tuple[int, ...]
+) -> Array:  # fmt: skip
     from .._kernels import linear_torch
 
     hidden, weight, bias, *shared = linear_torch.autocast_inputs(tokens.hidden, tokens.weight, tokens.bias, *tokens.shared)
@@ -282,12 +297,12 @@ def _in_torch(ops: Any, tokens: _Tokens, options: _Options, weights: Array | Non
         (teacher,) = linear_torch.autocast_inputs(tokens.rows.teacher)
         tokens = tokens._replace(rows=tokens.rows._replace(teacher=teacher))
     wide = options.wide_logits and hidden.dtype.itemsize < 4
-    reason = "impl='array' asks for array operations" if options.impl == "array" else _why_not_triton(ops, tokens)
+    reason = "impl='array' asks for array operations" if options.impl == "array" else _why_not_triton(ops, tokens, options.group)
     if reason is not None and options.impl == "triton":
         raise RuntimeError(f"impl='triton' cannot run: {reason}; impl='auto' falls back")
     vocabulary, total = weight.shape[0], None
     if options.group is not None:
-        step, total, vocabulary = _spread_step(ops, tokens, options, wide, fused=reason is None)
+        step, total, vocabulary = _spread_step(ops, tokens, options, part, wide, fused=reason is None)
         # Array operations; or logits, derivatives of both sides, and the teacher's logits.
         arrays = _ARRAYS_OF_FORMULAS * 4 // hidden.dtype.itemsize if reason is not None else 4 * (1 + wide)
     elif reason is None:
@@ -316,34 +331,39 @@ def _in_torch(ops: Any, tokens: _Tokens, options: _Options, weights: Array | Non
     return linear_torch.loss(hidden, weight, bias, shares.reshape(-1).contiguous(), job)
 
 
-def _spread_step(ops: Any, tokens: _Tokens, options: _Options, wide: bool, *, fused: bool) -> tuple[Any, Any, int]:
+def _spread_step(
+    ops: Any, tokens: _Tokens, options: _Options, part: _parallel.Slice | None, wide: bool, *, fused: bool
+) -> tuple[Any, Any, int]:
     """The step where each rank of a group has some categories, what adds up over ranks, and the most categories that one of them has:
     chunks must be the same everywhere, or ranks would wait for each other for ever."""
     from .._kernels import linear_torch, parallel_torch
 
-    if options.top is not None:
-        raise ValueError("group is for teachers whose logits are all there, not for a TopK")
     ranks = parallel_torch.Ranks(options.group)
     vocabulary, least = ranks.most_and_least(tokens.weight.shape[0], tokens.hidden.device)
     if least == 0:
         raise ValueError("a rank of the group has no categories: each needs one row of weight at least")
     losses = tokens.losses
 
-    def of_logits(logits: Array, part: slice) -> Array:
-        rows = tokens.part(part)
+    def of_logits(logits: Array, of_tokens: slice) -> Array:
+        rows = tokens.part(of_tokens)
+        temperature: Any = rows.temperature if losses.temperature is None else losses.temperature
+        if part is not None:
+            student = capped(ops, logits, losses.logit_scale, losses.softcap)
+            return spread_losses(
+                ops, student, rows.indices, rows.teacher, losses.tail, losses[1:4], temperature, rows.keep, part, fused=fused
+            )  # fmt: skip
         weight, bias = (*tokens.shared, None, None)[:2]
         teacher = rows.teacher if weight is None else linear_torch.project_new(rows.teacher, weight, bias, wide)
-        student, teacher = (_capped(ops, x, losses.logit_scale, losses.softcap) for x in (logits, teacher))
-        first, second = _same_categories(ops, *((teacher, student) if losses.teacher_first else (student, teacher)))
-        temperature: Any = rows.temperature if losses.temperature is None else losses.temperature
+        student, teacher = (capped(ops, x, losses.logit_scale, losses.softcap) for x in (logits, teacher))
+        first, second = same_categories(ops, *((teacher, student) if losses.teacher_first else (student, teacher)))
         scale = _parallel.row_scale(ops, temperature, first)
         return _parallel.row_values(ops, first, second, losses.kind, losses.share, scale, options.group, fused=fused)
 
     return linear_torch.array_step(of_logits), ranks.total, vocabulary
 
 
-def _why_not_triton(ops: Any, tokens: _Tokens) -> str | None:
-    reason = why_no_kernel(tokens.losses.tail, tokens.losses[1:4])
+def _why_not_triton(ops: Any, tokens: _Tokens, group: Any) -> str | None:
+    reason = why_no_kernel(tokens.losses.tail, tokens.losses[1:4], group)
     if reason is not None:
         return reason
     teacher = tokens.rows.teacher if tokens.rows.indices is None else None
@@ -382,67 +402,3 @@ def _triton_step(tokens: _Tokens, wide: bool) -> tuple[Any, int]:
     step = linear_triton.dense_step(*losses[1:4], linear_triton.scales(scale, tokens.hidden), teacher_of, made, softcap)
     # Derivatives, which take the place of the logits unless those are wider; the teacher's logits; what a softcap makes of both.
     return step, (3 if wide else 1) + (1 + wide) * made + (0 if softcap is None else (1 - made) + (not wide))
-
-
-def _check_options(
-    temperature: Any, scale_t2: bool, softcap: Any, logit_scale: Any, logit_dtype: str, accumulate: str, impl: str
-) -> None:  # fmt: skip
-    if logit_dtype not in ("hidden", "float32"):
-        raise ValueError(f"logit_dtype is {logit_dtype!r}: it must be 'hidden', the dtype of the hidden states, or 'float32'")
-    if impl not in ("auto", "array", "triton"):
-        raise ValueError(f"impl is {impl!r}: it must be 'auto', 'array' or 'triton'")
-    if accumulate not in ("float32", "weight"):
-        raise ValueError(f"accumulate is {accumulate!r}: it must be 'float32' or 'weight', the weight's own dtype")
-    if not (is_number(logit_scale) and 0 < logit_scale < math.inf):
-        raise ValueError(f"logit_scale is {logit_scale!r}: it must be a number above 0")
-    if softcap is not None and not (is_number(softcap) and 0 < softcap < math.inf):
-        raise ValueError(f"softcap is {softcap!r}: it must be a number above 0")
-    if is_number(temperature):
-        if not 0 < temperature < math.inf:
-            raise ValueError(f"temperature is {temperature!r}: it must be positive")
-    elif scale_t2 and len(getattr(temperature, "shape", ())) > 0:
-        raise ValueError("scale_t2 needs one temperature: multiply reduction='none' by your temperatures squared")
-    if getattr(temperature, "requires_grad", False) is True:
-        raise ValueError("temperature asks for a gradient, and linear_kl has none for it: use kl_loss on logits, or detach it")
-
-
-def _check_arrays(ops: Any, arrays: dict[str, Any], top: TopK | None) -> None:
-    hidden, weight = arrays["hidden"], arrays["weight"]
-    given = [name for name in ("teacher_logits", "teacher_hidden") if arrays[name] is not None]
-    if len(given) + (top is not None) != 1:
-        what = "none is given" if not given else f"{' and '.join([*given, *(['teacher'] if top is not None else [])])} are given"
-        raise ValueError(f"pass one of teacher_logits, teacher (a TopK), or teacher_hidden with teacher_weight: {what}")
-    if (arrays["teacher_hidden"] is None) != (arrays["teacher_weight"] is None):
-        raise ValueError("teacher_hidden and teacher_weight go together: their product is the teacher's logits")
-    if arrays["teacher_bias"] is not None and arrays["teacher_weight"] is None:
-        raise ValueError("teacher_bias goes with teacher_hidden and teacher_weight: teacher_logits have it in them")
-    for h, w, b in (("hidden", "weight", "bias"), ("teacher_hidden", "teacher_weight", "teacher_bias")):
-        if arrays[w] is not None:
-            _check_projection(h, w, b, arrays)
-    if given:
-        _same(given[0], arrays[given[0]].shape[:-1], "hidden", hidden.shape[:-1], "one teacher's row for each token")
-    if arrays["bias"] is not None and ops.name == "PyTorch" and arrays["bias"].dtype != weight.dtype:
-        raise ValueError(f"bias is {arrays['bias'].dtype} and weight {weight.dtype}: cast one of them")
-    if ops.name == "PyTorch":
-        for name, x in arrays.items():
-            if name.startswith("teacher") and x is not None and x.requires_grad and not ops.is_constant(x):
-                raise ValueError(f"{name} asks for a gradient, and linear_kl has none for the teacher: pass {name}.detach()")
-
-
-def _check_projection(h: str, w: str, b: str, arrays: dict[str, Any]) -> None:
-    hidden, weight, bias = arrays[h], arrays[w], arrays[b]
-    if len(hidden.shape) == 0 or len(weight.shape) != 2:
-        raise ValueError(
-            f"{h} must have shape [..., width] and {w} [categories, width], not {tuple(hidden.shape)} and {tuple(weight.shape)}"
-        )
-    _same(h, hidden.shape[-1:], w, weight.shape[-1:], "the widths; a weight has one row a category")
-    if hidden.dtype != weight.dtype:
-        raise ValueError(f"{h} is {hidden.dtype} and {w} {weight.dtype}: cast one of them")
-    if bias is not None:
-        _same(b, bias.shape, w, weight.shape[:1], "one entry a category")
-
-
-def _same(name: str, shape: Any, other: str, expected: Any, what: str) -> None:
-    known = len(shape) == len(expected) and all(n == m for n, m in zip(shape, expected) if isinstance(n, int) and isinstance(m, int))
-    if not known:
-        raise ValueError(f"{name} has {tuple(shape)} where {other} has {tuple(expected)}: {what}")

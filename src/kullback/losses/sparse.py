@@ -12,7 +12,13 @@ import numpy as np
 
 from .._divergences import divergence
 from .._forms import float_arrays, is_number
-from .._ops import Array
+from .._ops import Array, common_ops
+from .._reduce import reduce_values
+from . import _parallel
+from ._dense import formula_of, weights_of_rows, why_not_fused
+from ._scaling import capped, check_valid
+
+Kind = tuple[str, float, bool]  # of divergence, the weight of its second argument in the mixture, and whether the teacher comes first
 
 # What a convention says about the rest of the vocabulary, and the directions it has a meaning in.
 TAILS = {
@@ -97,9 +103,16 @@ def check_top_k(top: TopK, direction: str, temperature: Any) -> None:
         )
 
 
-def why_no_kernel(tail: str, kind: tuple[str, float, bool]) -> str | None:
+def called(top: TopK) -> str:
+    """What must be the same on all ranks."""
+    return f"a TopK of {np.shape(top.indices)}, tail {top.tail!r}"
+
+
+def why_no_kernel(tail: str, kind: Kind, group: Any) -> str | None:
     if tail == "uniform" and not (kind[0] == "kl" and kind[2]):
         return "tail='uniform' has a kernel for direction='forward' only"
+    if tail == "uniform" and group is not None:
+        return "tail='uniform' has no kernel for slices of a vocabulary"
     return None
 
 
@@ -225,15 +238,130 @@ def sparse_losses(
     """The loss of each distribution, from the student's logits at the teacher's temperature and what `known` gave."""
     if ops.is_half(student):
         student = ops.astype(student, ops.float32)
-    if weights is not None:
-        student = ops.where(ops.expand(weights, (len(student.shape) - 1,)) == 0.0, 0.0, student)
+    student = _kept(ops, student, weights)
     if tail == "uniform":
         sides = uniform_teacher(ops, student, at, logs), ops.astype(student, logs.dtype)
     else:
         sides = coarse_teacher(ops, logs, tail, student.shape[-1]), coarse_student(ops, student, at, tail)
-    first, second = sides if teacher_first else sides[::-1]
-    values = divergence(
-        kind, share, first, second, form="logits", axis=-1, keepdims=False, weights=None, reduction="none", base=None, temperature=None,
+    values = _values(ops, *sides, (kind, share, teacher_first))
+    return ops.astype(completed(ops, values, logs, tail), student.dtype)
+
+
+def _kept(ops: Any, x: Array, weights: Array | None) -> Array:
+    """Zeros in rows to leave out."""
+    return x if weights is None else ops.where(ops.expand(weights, (len(x.shape) - 1,)) == 0.0, 0.0, x)
+
+
+def _values(ops: Any, teacher: Array, student: Array, kind: Kind) -> Array:
+    first, second = (teacher, student) if kind[2] else (student, teacher)
+    return divergence(
+        *kind[:2], first, second, form="logits", axis=-1, keepdims=False, weights=None, reduction="none", base=None, temperature=None,
         prior=None, check=False,
     )  # fmt: skip
-    return ops.astype(completed(ops, values, logs, tail), student.dtype)
+
+
+def spread_losses(
+    ops: Any, student: Array, at: Array, logs: Array, tail: str, kind: Kind, temperature: float, weights: Array | None,
+    part: _parallel.Slice, *, fused: bool,
+) -> Array:  # fmt: skip
+    """The loss of each distribution, from the student's logits of this rank's categories. k + 2 numbers a row travel; for "uniform" those
+    of a teacher whose logits are all there. `fused`: this rank's part in Triton kernels."""
+    out = ops.float32 if ops.is_half(student) else student.dtype
+    width = student.shape[-1]
+    place = at - part.start
+    here = (place >= 0) & (place < part.columns)
+    if tail == "uniform":
+        values = _spread_uniform(ops, student, ops.where(here, place, width), logs, kind, temperature, weights, part)
+        return ops.astype(values, out)
+    teacher = coarse_teacher(ops, logs, tail, part.size)
+    bucket = teacher.shape[-1] > at.shape[-1]
+    if fused:
+        from .._kernels import sparse_triton
+
+        coarse = sparse_triton.CoarsenSpread.apply(student, ops.where(here, place, -1), 1.0 / temperature, bucket, part.ranks)
+    else:
+        from .._kernels import parallel_torch
+
+        student = ops.astype(student, logs.dtype) / temperature
+        coarse = parallel_torch.Chosen.apply(student, ops.where(here, place, width), bucket, part.ranks)
+    values = _values(ops, teacher, _kept(ops, coarse, weights), kind)
+    return ops.astype(completed(ops, values, logs, tail), out)
+
+
+def _spread_uniform(
+    ops: Any, student: Array, place: Array, logs: Array, kind: Kind, temperature: float, weights: Array | None, part: _parallel.Slice
+) -> Array:
+    student = _kept(ops, ops.astype(student, logs.dtype) / temperature, weights)
+    rest = (1.0 - ops.sum(ops.exp(logs), (len(logs.shape) - 1,))) / max(part.size - logs.shape[-1], 1)
+    # Places of other ranks are put into a column that is cut off again.
+    teacher = ops.pad_last(ops.rows_like(_log(ops, rest), student, ()), 1, 0.0)
+    teacher = ops.put_last(teacher, place, logs)[..., :-1]
+    if part.columns == 0:
+        teacher = student
+    first, second = (teacher, student) if kind[2] else (student, teacher)
+    return _parallel.row_values(ops, first, second, *kind[:2], None, part.ranks.groups)
+
+
+def sparse_loss(
+    student: Any, top: TopK, direction: str, kind: Kind, *, temperature: Any, softcap: float | None, logit_scale: float, weights: Any,
+    reduction: str, valid: int | None, group: Any, impl: str,
+) -> Array:  # fmt: skip
+    """`kl_loss` from such a teacher."""
+    check_top_k(top, direction, temperature)
+    if type(student).__name__ == "DTensor":
+        raise TypeError("student is a DTensor beside a TopK, which knows no placements: pass student.to_local(), and group=")
+    ops = common_ops([("student", student), ("indices", top.indices), ("log_probs", top.log_probs), ("weights", weights)])
+    (student,) = float_arrays(ops, [("student", student)])
+    if len(student.shape) == 0:
+        raise ValueError("student is a single number: a distribution needs an axis of categories")
+    if valid is not None:
+        check_valid(valid, student, least=1 if group is None else 0)
+        student = student[..., :valid]
+    columns = student.shape[-1]
+    if columns == 0:
+        if group is None:
+            raise ValueError(f"student has no categories: its shape is {tuple(student.shape)}")
+        # A rank without categories must take part in the same exchanges as the others.
+        student = ops.pad_last(student, 1, -math.inf)
+    reason = "impl='array' asks for array operations" if impl == "array" else why_not_fused(ops, student, student, 1.0)
+    reason = reason or why_no_kernel(top.tail, kind, group)
+    if reason is not None and impl == "triton":
+        raise RuntimeError(f"impl='triton' cannot run: {reason}; impl='auto' falls back")
+    student = capped(ops, student, logit_scale, softcap)
+    weights = weights_of_rows(ops, weights, student)
+    batch, at_temperature = student.shape[:-1], float(top.temperature)
+    if group is not None:
+        part = _parallel.slice_of(
+            ops, group, columns, student,
+            f"logits of batch shape {tuple(batch)}, {called(top)}, {direction!r}{' in Triton' * (reason is None)}",
+        )  # fmt: skip
+        at, logs = known(ops, top, student, batch, part.size, weights)
+        values = spread_losses(ops, student, at, logs, top.tail, kind, at_temperature, weights, part, fused=reason is None)
+        return reduce_values(ops, values, weights, reduction)
+    at, logs = known(ops, top, student, batch, columns, weights)
+    if reason is None:
+        values = _fused_values(ops, student, top, at, logs, kind)
+    else:
+        if at_temperature != 1.0:
+            student = (ops.astype(student, ops.float32) if ops.is_half(student) else student) / at_temperature
+        values = sparse_losses(ops, student, at, logs, top.tail, *kind, weights)
+    return reduce_values(ops, values, weights, reduction)
+
+
+def _fused_values(ops: Any, student: Array, top: TopK, at: Array, logs: Array, kind: Kind) -> Array:
+    """In Triton kernels."""
+    from .._kernels import rows_triton, sparse_triton
+
+    teacher = ops.astype(coarse_teacher(ops, logs, top.tail, student.shape[-1]), ops.float32)
+    bucket = teacher.shape[-1] > at.shape[-1]
+    uniform = bucket and top.tail == "uniform"
+
+    def coarse_formula(x: Array) -> tuple[Array, ...]:
+        x = ops.astype(x, ops.float32) / float(top.temperature)
+        found = ops.astype(coarse_student(ops, x, at, top.tail), ops.float32)
+        return (found, unevenness(ops, x, at)) if uniform else (found,)
+
+    coarse, uneven = sparse_triton.coarsen(student, at, 1.0 / float(top.temperature), bucket, uniform, coarse_formula)
+    first, second = (teacher, coarse) if kind[2] else (coarse, teacher)
+    values = completed(ops, rows_triton.Loss.apply(first, second, *kind[:2], 1.0, formula_of(ops, *kind[:2], 1.0)), logs, top.tail)
+    return values + ops.astype(rest_of(ops, logs), ops.float32) * uneven if uniform else values

@@ -8,11 +8,12 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from .._divergences import divergence
-from .._forms import float_arrays, is_number, per_row
+from .._forms import float_arrays, inverse_temperature, is_number
 from .._ops import Array, common_ops
 from .._pairs import Spec, attach, pair, textbook
 from ..estimators.policy import per_token, token_mask
-from .distillation import _inverse, _same_categories, _why_not_fused
+from ._dense import same_categories, why_not_fused
+from ._scaling import check_scaling, inverse
 
 
 class TokenTerms(NamedTuple):
@@ -77,16 +78,15 @@ def token_terms(logits: Any, logits_ref: Any, tokens: Any, *, temperature: Any =
     """
     if impl not in ("auto", "array", "triton"):
         raise ValueError(f"impl is {impl!r}: it must be 'auto', 'array' or 'triton'")
+    check_scaling(temperature)
     named = [("logits", logits), ("logits_ref", logits_ref)]
     ops = common_ops([*named, ("tokens", tokens), ("mask", mask), ("temperature", temperature)])
     x, y = float_arrays(ops, named)
     y = ops.stop_gradient(y)
     if len(x.shape) == 0 or not _match(x.shape[:-1], y.shape[:-1]):
         raise ValueError(f"logits have shape {tuple(x.shape)} and logits_ref {tuple(y.shape)}: one row for each token, in both")
-    if is_number(temperature) and not 0 < temperature < math.inf:
-        raise ValueError(f"temperature is {temperature!r}: it must be positive")
     at, keep, valid = _tokens(ops, tokens, mask, x)
-    reason = "impl='array' asks for array operations" if impl == "array" else _why_not_fused(ops, x, y, temperature)
+    reason = "impl='array' asks for array operations" if impl == "array" else why_not_fused(ops, x, y, temperature)
     if reason is not None and impl == "triton":
         raise RuntimeError(f"impl='triton' cannot run: {reason}; impl='auto' falls back")
 
@@ -96,7 +96,7 @@ def token_terms(logits: Any, logits_ref: Any, tokens: Any, *, temperature: Any =
     if reason is None:
         from .._kernels import tokens_triton
 
-        kl, logp, ratio, logp_ref = tokens_triton.TokenTerms.apply(x, y, at, _inverse(ops, temperature), formula)
+        kl, logp, ratio, logp_ref = tokens_triton.TokenTerms.apply(x, y, at, inverse(ops, temperature, x), formula)
     else:
         kl, logp, ratio, logp_ref = formula(x, y)
 
@@ -140,19 +140,17 @@ def _tokens(ops: Any, tokens: Any, mask: Any, logits: Array) -> tuple[Array, Arr
 def _formula(ops: Any, x: Array, y: Array, at: Array, temperature: Any, keep: Array | None) -> tuple[Array, ...]:
     """KL(x‖y), the token's log p, its log q/p, exact where both are close, and log q."""
     dtype = ops.float64 if ops.float64 in (x.dtype, y.dtype) else ops.float32
-    x, y = _same_categories(ops, *(ops.astype(z, dtype) for z in (x, y)))
+    x, y = same_categories(ops, *(ops.astype(z, dtype) for z in (x, y)))
     last = (len(x.shape) - 1,)
     if keep is not None:
         x, y = (ops.where(ops.expand(keep, last), z, 0.0) for z in (x, y))
     kl = divergence(
         "kl", 0.0, x, y, form="logits", axis=-1, keepdims=False, weights=None, reduction="none", base=None, temperature=temperature,
-        prior=None, check=None,
+        prior=None, check=None, names=("logits", "logits_ref"),
     )  # fmt: skip
     wide = dtype if ops.exact_float32 else ops.widest(x)
     x, y = ops.astype(x, wide), ops.astype(y, wide)
-    scale = (
-        None if is_number(temperature) and temperature == 1 else ops.astype(1.0 / per_row(ops, "temperature", temperature, x, last), wide)
-    )
+    scale = None if is_number(temperature) and temperature == 1 else ops.astype(inverse_temperature(ops, temperature, x, last), wide)
     spec = Spec("kl", 0.0, ("logits", "logits"), last, (math.inf, math.inf), False)
     exact = pair(ops, spec, ops.stop_gradient(x), y, scale)
     _, _, log_p, log_ratio = textbook(ops, spec, x, y, scale)

@@ -23,12 +23,13 @@ from torch.overrides import handle_torch_function, has_torch_function_variadic
 from .._distributions.objects import NoClosedForm, object_kl
 from .._distributions.registry import user_pairs
 from .._distributions.users import find_user_form
-from .._divergences import kl
+from .._divergences import divergence
 from .._forms import parse_form
 from .._literal import literal_sum, literal_terms
 from .._ops import torch as ops
 from .._patching import Patch
 from .._reduce import check_options
+from ..losses._scaling import check_scaling, learns
 from ..losses.distillation import kl_loss
 
 __all__ = ["KLDivLoss", "KLLoss", "KLMetric", "install", "kl_div", "kl_divergence", "patched", "uninstall"]
@@ -181,9 +182,8 @@ class KLLoss(nn.Module):  # type: ignore[misc]
     ) -> None:
         super().__init__()
         check_options(reduction, False, base)
-        parse_form(form, 2)
-        if scale_t2 and isinstance(temperature, Tensor) and temperature.dim() > 0:
-            raise ValueError("scale_t2 needs one temperature: multiply reduction='none' by your temperatures squared")
+        parse_form(form, 2, ("student", "teacher"))
+        check_scaling(temperature, scale_t2=scale_t2)
         if direction not in ("forward", "reverse"):
             raise ValueError(f"direction is {direction!r}: it must be 'forward', KL(teacher‖student), or 'reverse', KL(student‖teacher)")
         self.form = form if isinstance(form, str) else tuple(form)
@@ -198,13 +198,12 @@ class KLLoss(nn.Module):  # type: ignore[misc]
                 weights=weights, reduction=self.reduction, impl="triton",
             )  # fmt: skip
             return value if self.base is None else value / math.log(self.base)
-        first, second = (teacher, teacher_form), (student, student_form)
-        if self.direction == "reverse":
-            first, second = second, first
+        sides = ("teacher", teacher, teacher_form), ("student", student, student_form)
+        names, arrays, forms = zip(*(sides if self.direction == "forward" else sides[::-1]))
         # A temperature of 1 is none: other forms than logits then need no exception.
-        value = kl(
-            first[0], second[0], form=(first[1], second[1]), axis=self.axis, weights=weights, reduction=self.reduction, base=self.base,
-            temperature=self.temperature, check=self.check,
+        value = divergence(
+            "kl", 0.0, *arrays, form=forms, axis=self.axis, keepdims=False, weights=weights, reduction=self.reduction, base=self.base,
+            temperature=self.temperature, prior=None, check=self.check, names=names,
         )  # fmt: skip
         return value * self.temperature**2 if self.scale_t2 else value
 
@@ -214,7 +213,7 @@ class KLLoss(nn.Module):  # type: ignore[misc]
             student.shape == teacher.shape
             and self.axis in (-1, student.dim() - 1)
             and self.check is not True
-            and not (isinstance(self.temperature, Tensor) and self.temperature.requires_grad)
+            and not learns(self.temperature)
             and ops.has_row_kernels(student, teacher)
         )
 

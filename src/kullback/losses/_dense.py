@@ -1,0 +1,102 @@
+"""The loss of rows of two logits arrays, by the formulas that take them fastest: Triton kernels for PyTorch, few passes for JAX.
+
+Array operations for everything else are in `_divergences`; rows that are spread over devices in `_parallel`.
+"""
+
+from __future__ import annotations
+
+import math
+from typing import Any
+
+from .._divergences import divergence
+from .._forms import inverse_temperature, is_number, per_row
+from .._ops import Array
+from .._reduce import reduce_values, row_weights
+from ._scaling import inverse, learns
+
+
+def same_categories(ops: Any, x: Array, y: Array) -> tuple[Array, Array]:
+    """The shorter one padded with absent categories; one of them where there are none."""
+    sizes = [x.shape[-1], y.shape[-1]]
+    if sizes[0] == sizes[1] != 0:
+        return x, y
+    longer = max(*sizes, 1)
+    x, y = (ops.pad_last(z, longer - size, -math.inf) if size < longer else z for z, size in zip((x, y), sizes))
+    return x, y
+
+
+def weights_of_rows(ops: Any, weights: Any, x: Array) -> Array | None:
+    """One a row of x."""
+    last = (len(x.shape) - 1,)
+    return None if weights is None else ops.squeeze(per_row(ops, "weights", weights, x, last), last)
+
+
+def takes_few_passes(ops: Any, x: Array, y: Array) -> bool:
+    return ops.name == "JAX" and x.shape[:-1] == y.shape[:-1] and ops.on_accelerator(x) and ops.float64 not in (x.dtype, y.dtype)
+
+
+def few_passes(
+    ops: Any, x: Array, y: Array, kind: str, share: float, temperature: Any, weights: Any, reduction: str
+) -> Array:  # fmt: skip
+    """The loss by formulas laid out for XLA's fusion on accelerators."""
+    from .._kernels import rows_jax
+
+    x, y = same_categories(ops, x, y)
+    last = (len(x.shape) - 1,)
+    scale = None if is_number(temperature) and temperature == 1 else inverse_temperature(ops, temperature, x, last)
+    if weights is None:
+        return reduce_values(ops, rows_jax.values(x, y, kind, share, scale), None, reduction)
+    weights = per_row(ops, "weights", weights, x, last)
+    values = rows_jax.values(x, y, kind, share, scale, weights != 0.0)
+    return reduce_values(ops, values, ops.squeeze(weights, last), reduction)
+
+
+def why_not_fused(ops: Any, student: Array, teacher: Array, temperature: Any) -> str | None:
+    if ops.has_row_kernels is None:
+        return f"its kernels take PyTorch tensors, and these are {ops.name} arrays"
+    if learns(temperature):
+        return "the temperature learns, which needs its derivative"
+    if student.shape[:-1] != teacher.shape[:-1]:
+        return f"student and teacher have different batches, {tuple(student.shape[:-1])} and {tuple(teacher.shape[:-1])}"
+    if not ops.has_row_kernels(student, teacher):
+        return "it needs CUDA tensors of float16, bfloat16 or float32, with Triton installed, outside torch.compile and torch.func"
+    return None
+
+
+def fused(
+    ops: Any, x: Array, y: Array, kind: str, share: float, temperature: Any, weights: Any, reduction: str, valid: int | None
+) -> Array:  # fmt: skip
+    """The loss in Triton kernels."""
+    from .._kernels import rows_triton
+
+    formula = formula_of(ops, kind, share, temperature)
+    scale, weights = inverse(ops, temperature, x), weights_of_rows(ops, weights, x)
+    if kind == "kl" and reduction != "none" and ops.is_constant(x) and not ops.is_constant(y):
+        shares = row_weights(ops, x[..., 0], weights, reduction)
+        return rows_triton.FusedLoss.apply(x, y, shares.reshape(-1).contiguous(), scale, formula, valid)
+    return reduce_values(ops, rows_triton.Loss.apply(x, y, kind, share, scale, formula, valid), weights, reduction)
+
+
+def fused_in_place(
+    ops: Any, x: Array, y: Array, kind: str, share: float, temperature: Any, weights: Any, reduction: str, side: int
+) -> Array:  # fmt: skip
+    """The same, with the gradient to one of both, by its number, written over it."""
+    from .._kernels import inplace_triton
+
+    weights = weights_of_rows(ops, weights, x)
+    return reduce_values(
+        ops, inplace_triton.LossInPlace.apply(x, y, kind, share, inverse(ops, temperature, x), side), weights, reduction
+    )  # fmt: skip
+
+
+def formula_of(ops: Any, kind: str, share: float, temperature: Any) -> Any:
+    """The same quantity in array operations, for second derivatives."""
+
+    def formula(first: Array, second: Array) -> Array:
+        first, second = same_categories(ops, first, second)
+        return divergence(
+            kind, share, first, second, form="logits", axis=-1, keepdims=False, weights=None, reduction="none", base=None,
+            temperature=temperature, prior=None, check=False,
+        )  # fmt: skip
+
+    return formula

@@ -1,0 +1,78 @@
+"""What is done to logits before they are compared: a temperature, a softcap, a scale. Checked, and done, here for every loss.
+
+A number is checked at once. Of an array, the shape is; its values are looked at only where they are at hand for free.
+"""
+
+from __future__ import annotations
+
+import math
+from typing import Any
+
+import numpy as np
+
+from .._forms import check_temperature, inverse_temperature, is_number
+from .._ops import Array
+from .._pairs import expm1
+
+
+def check_scaling(temperature: Any, *, scale_t2: bool = False, softcap: Any = None, logit_scale: Any = 1.0) -> None:
+    check_temperature(temperature)
+    for name, x in (("softcap", 1.0 if softcap is None else softcap), ("logit_scale", logit_scale)):
+        if not (is_number(x) and 0 < x < math.inf):
+            raise ValueError(f"{name} is {x!r}: it must be a number above 0")
+    if scale_t2 and has_axes(temperature):
+        raise ValueError("scale_t2 needs one temperature: multiply reduction='none' by your temperatures squared")
+
+
+def has_axes(temperature: Any) -> bool:
+    return isinstance(temperature, (list, tuple)) or len(getattr(temperature, "shape", ())) > 0
+
+
+def learns(temperature: Any) -> bool:
+    """Does PyTorch want a derivative to it?"""
+    return getattr(temperature, "requires_grad", False) is True
+
+
+def look_at_temperatures(ops: Any, temperature: Array, weights: Array | None) -> None:
+    """Raise if a row that counts has none (`row_temperature` has made it NaN)."""
+    if ops.may_look(temperature):
+        wrong = np.isnan(ops.to_numpy(temperature))
+        if weights is not None:
+            wrong = wrong & (np.asarray(ops.to_numpy(weights)) != 0)
+        if wrong.any():
+            raise ValueError("temperature is not positive and finite everywhere: it divides the logits of a row")
+
+
+def inverse(ops: Any, temperature: Any, x: Array) -> Any:
+    """As kernels take it: a number, or one a row of x."""
+    if is_number(temperature):
+        check_temperature(temperature)
+        return 1.0 / float(temperature)
+    last = (len(x.shape) - 1,)
+    return ops.squeeze(inverse_temperature(ops, temperature, x, last), last)
+
+
+def capped(ops: Any, x: Array, logit_scale: float, softcap: float | None) -> Array:
+    if softcap is None and logit_scale == 1.0:
+        return x
+    if ops.is_half(x):
+        x = ops.astype(x, ops.float32)
+    x = x * float(logit_scale)
+    if softcap is None:
+        return x
+    # tanh|u| = −expm1(−2|u|) / (1 + e^−2|u|): nothing overflows, and small u keeps its digits. −inf stays absent; NaN and inf are kept out
+    # of the derivative, for rows of weight 0 may hold them. Beyond 40 it is 1.
+    absent, unknown = x == -math.inf, ops.isnan(x)
+    u = ops.where(absent | unknown, 0.0, x / float(softcap))
+    u = ops.where(u > 40.0, 40.0, u)
+    negative = u < 0.0
+    twice = -2.0 * ops.where(negative, -u, u)
+    tanh = -expm1(ops, twice) / (1.0 + ops.exp(twice))
+    found = float(softcap) * ops.where(negative, -tanh, tanh)
+    return ops.where(absent, -math.inf, ops.where(unknown, math.nan, found))
+
+
+def check_valid(valid: Any, *arrays: Array, least: int = 1) -> None:
+    most = max(x.shape[-1] for x in arrays)
+    if not (isinstance(valid, int) and not isinstance(valid, bool) and least <= valid <= most):
+        raise ValueError(f"valid is {valid!r}: it must be a number of categories, from {least} to the {most} there are")
