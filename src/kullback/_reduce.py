@@ -66,3 +66,10 @@ def row_weights(ops: Any, like: Array, weights: Array | None, reduction: str) ->
     if reduction == "mean":
         return found / _divisor(ops, found)
     return found / ops.length(found) if reduction == "batchmean" and len(found.shape) > 0 else found
+
+
+def share_of_each(shape: Any, reduction: str) -> float:
+    """What each of so many values counts for in `reduce_values` without weights."""
+    if reduction == "mean":
+        return 1.0 / max(1, math.prod(shape))
+    return 1.0 / max(1, shape[0]) if reduction == "batchmean" and len(shape) > 0 else 1.0

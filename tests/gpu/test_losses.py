@@ -114,7 +114,7 @@ def test_the_module_uses_the_kernels(direction, monkeypatch):
     seen = []
     for module, name in ((rows_triton, "values"), (kl_triton, "differentiate")):
         original = getattr(module, name)
-        monkeypatch.setattr(module, name, lambda *args, name=name, original=original: seen.append(name) or original(*args))
+        monkeypatch.setattr(module, name, lambda *a, name=name, original=original, **k: seen.append(name) or original(*a, **k))
     student, teacher = _logits()
     expected, slope = _truth(student, teacher, direction)
     student.requires_grad_()

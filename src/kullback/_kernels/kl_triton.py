@@ -18,7 +18,7 @@ import torch
 import triton
 import triton.language as tl
 
-from .math_triton import INF, INTERPRETED, LN2, LOG2E, _exp2, _fma, _least, _load, _phi, _pivot, _ratio, _two_sum, _wide
+from .math_triton import INF, INTERPRETED, LN2, LOG2E, _exp2, _fma, _least, _load, _log2_ratio, _phi, _pivot, _ratio, _two_sum, _wide
 
 # Columns a step, warps; columns a slice. The fastest of those tried on an H200.
 STEP = (128, 4) if INTERPRETED else (1024, 4)
@@ -101,7 +101,7 @@ def _joined(words, here):
 
 @triton.jit
 def kl_kernel(
-    x, y, words, counts, terms, gradient, upstream,
+    x, y, words, counts, terms, gradient, upstream, upstream_row,
     V, COMMON, VALID_X, VALID_Y, x_row, x_column, y_row, y_column, g_row, scales, scale_row, WIDTH, COUNT,
     SLICES: tl.constexpr, EXACT: tl.constexpr, FIRST: tl.constexpr, SECOND: tl.constexpr, BLOCK: tl.constexpr,
 ):  # fmt: skip
@@ -109,7 +109,7 @@ def kl_kernel(
     row = (tl.program_id(0) // COUNT).to(tl.int64)
     piece = tl.program_id(0) % COUNT
     scale = tl.load(scales + row * scale_row)
-    factor = tl.load(upstream + row) * scale
+    factor = tl.load(upstream + row * upstream_row) * scale
     unit = scale * LOG2E
     low = piece * WIDTH
     high = tl.minimum(low + WIDTH, V)
@@ -149,12 +149,11 @@ def kl_kernel(
     if (sum_a > 1e18) | (sum_b > 1e18) | (sum_a < 1e-18) | (sum_b < 1e-18):
         at_a, sum_a, at_b, sum_b = two_sums(x, y, row, low, high, VALID_X, VALID_Y, x_row, x_column, y_row, y_column, unit, BLOCK)
     there = COUNT
-    if FIRST:
-        if SLICES > 1:
-            tl.store(slot + piece, _word(at_a, sum_a))
-            tl.store(slot + COUNT + piece, _word(at_b, sum_b))
-            if SECOND:
-                there = tl.atomic_add(counts + row, 1, sem="relaxed") + 1
+    if FIRST and SLICES > 1:
+        tl.store(slot + piece, _word(at_a, sum_a))
+        tl.store(slot + COUNT + piece, _word(at_b, sum_b))
+        if SECOND:
+            there = tl.atomic_add(counts + row, 1, sem="relaxed") + 1
     if SECOND:
         lowest_a = tl.min(_wide(least_a), 0)
         lowest_b = tl.min(_wide(least_b), 0)
@@ -174,7 +173,7 @@ def kl_kernel(
             at_b, sum_b = _joined(words_b, here)
         log_a = tl.log2(sum_a)
         log_b = tl.log2(sum_b)
-        gain = tl.log2(sum_b / sum_a)
+        gain = _log2_ratio(sum_b, sum_a)
         valid = tl.abs(gain) < INF
         # log2 of the ratio of the normalisers, and of what p is multiplied by, each with what rounding took from it.
         apart, rest = _two_sum(at_b - at_a, gain)
@@ -220,7 +219,7 @@ def kl_kernel(
 
 
 @triton.jit
-def finish_kernel(terms, out, N, COUNT, SLICES: tl.constexpr, ROWS: tl.constexpr):
+def finish_kernel(terms, out, upstream, upstream_row, N, COUNT, WEIGHTED: tl.constexpr, SLICES: tl.constexpr, ROWS: tl.constexpr):
     row = tl.program_id(0) * ROWS + tl.arange(0, ROWS)
     each = tl.arange(0, SLICES)
     here = (row < N)[:, None] & (each < COUNT)[None, :]
@@ -230,7 +229,11 @@ def finish_kernel(terms, out, N, COUNT, SLICES: tl.constexpr, ROWS: tl.constexpr
     # log(q/p) is rounded: off by δ, Σ p eᵛ is 1 + X = e^δ instead of 1, and KL = Σ p φ(v) + log1p(X) − X.
     square = excess * excess
     small = tl.abs(excess) < 1e-3
-    tl.store(out + row, tl.where(small, tl.maximum(total - square * (0.5 - excess * (1.0 / 3.0)), 0.0), total), mask=row < N)
+    total = tl.where(small, tl.maximum(total - square * (0.5 - excess * (1.0 / 3.0)), 0.0), total)
+    if WEIGHTED:
+        weight = tl.load(upstream + row * upstream_row, mask=row < N, other=0.0)
+        total = tl.where(weight == 0.0, 0.0, weight * total)
+    tl.store(out + row, total, mask=row < N)
 
 
 def steps(columns: int) -> tuple[int, int]:
@@ -239,12 +242,14 @@ def steps(columns: int) -> tuple[int, int]:
     return block, max(1, min(STEP[1], block // 128))
 
 
-def differentiate(x: Any, y: Any, scales: tuple[Any, int], upstream: Any, gradient: Any) -> Any:
-    """KL of each row of two [rows, columns] arrays; `gradient` receives upstream · d/dy, `upstream` being one number a row."""
+def differentiate(x: Any, y: Any, scales: tuple[Any, int], upstream: Any, gradient: Any, weighted: bool = False) -> Any:
+    """KL of each row of two [rows, columns] arrays, times `upstream` if `weighted`; `gradient` receives upstream · d/dy. `upstream` is one
+    number, or one a row."""
     n, columns = x.shape[0], max(x.shape[1], y.shape[1])
     out = torch.empty(n, dtype=torch.float32, device=x.device)
     if n == 0:
         return out
+    upstream_row = int(upstream.numel() > 1)
     block, warps = steps(columns)
     count = triton.cdiv(columns, _SLICE)
     slices = triton.next_power_of_2(count)
@@ -254,10 +259,12 @@ def differentiate(x: Any, y: Any, scales: tuple[Any, int], upstream: Any, gradie
     with torch.cuda.device_of(x):
         for first, second in halves:
             kl_kernel[(n * count,)](
-                x, y, words, words[n * count * 2 :].view(torch.int32), terms, gradient, upstream,
+                x, y, words, words[n * count * 2 :].view(torch.int32), terms, gradient, upstream, upstream_row,
                 columns, min(x.shape[1], y.shape[1]), x.shape[1], y.shape[1], *x.stride(), *y.stride(), gradient.stride(0), *scales,
                 _SLICE, count, SLICES=slices, EXACT=torch.float32 not in (x.dtype, y.dtype), FIRST=first, SECOND=second,
                 BLOCK=block, num_warps=warps, **REGISTERS,
             )  # fmt: skip
-        finish_kernel[(triton.cdiv(n, 32),)](terms, out, n, count, SLICES=slices, ROWS=32, num_warps=1)
+        finish_kernel[(triton.cdiv(n, 32),)](
+            terms, out, upstream, upstream_row, n, count, WEIGHTED=weighted, SLICES=slices, ROWS=32, num_warps=1
+        )  # fmt: skip
     return out

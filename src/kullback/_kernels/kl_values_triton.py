@@ -16,7 +16,23 @@ import triton
 import triton.language as tl
 
 from .kl_triton import REGISTERS, STEP, add_two, far_terms, steps, two_sums
-from .math_triton import INF, INTERPRETED, LN2, LOG2E, _exp2, _fma, _least, _load, _log1p, _phi, _pivot, _ratio, _two_sum, _wide
+from .math_triton import (
+    INF,
+    INTERPRETED,
+    LN2,
+    LOG2E,
+    _exp2,
+    _fma,
+    _least,
+    _load,
+    _log1p,
+    _log2_ratio,
+    _phi,
+    _pivot,
+    _ratio,
+    _two_sum,
+    _wide,
+)
 
 # Columns a slice, at most; fewer, down to the least, where there would be fewer programs than this.
 _WIDEST, _NARROWEST, _PROGRAMS = (4 * STEP[0], STEP[0], 8) if INTERPRETED else (32768, 8192, 8192)
@@ -32,7 +48,7 @@ def slices_kernel(
     x, y, found, V, COMMON, VALID_X, VALID_Y, x_row, x_column, y_row, y_column, scales, scale_row, WIDTH, COUNT,
     EXACT: tl.constexpr, BLOCK: tl.constexpr,
 ):  # fmt: skip
-    """at, Z, c, X and S of a slice."""
+    """at, Z, c, X and S of a slice, and what rounding took from c."""
     row = (tl.program_id(0) // COUNT).to(tl.int64)
     piece = tl.program_id(0) % COUNT
     unit = tl.load(scales + row * scale_row) * LOG2E
@@ -86,6 +102,7 @@ def slices_kernel(
     ordinary = (of_c < 0.75 * (part / total)) | (part < 1e-20 * total)
     ordinary = ordinary & (total > 1e-18) & (total < 1e18) & (part < 1e18) & (high <= COMMON)
     ordinary = ordinary & (tl.min(_wide(least_a), 0) * unit - at > -100.0) & (tl.min(_wide(least_b), 0) > -INF)
+    rest = 0.0
     if not ordinary:
         at, total, at_b, sum_b = two_sums(x, y, row, low, high, VALID_X, VALID_Y, x_row, x_column, y_row, y_column, unit, BLOCK)
         if total == 0.0:
@@ -95,7 +112,7 @@ def slices_kernel(
             part = sum_b
         else:
             # Where all of Q is elsewhere, any normaliser does.
-            gain = tl.where(sum_b == 0.0, 0.0, tl.log2(sum_b / total))
+            gain = tl.where(sum_b == 0.0, 0.0, _log2_ratio(sum_b, total))
             c, rest = _two_sum(at_b - at, gain)
             lanes = tl.zeros([BLOCK], tl.float32)
             parts = tl.zeros([BLOCK], tl.float32)
@@ -108,14 +125,15 @@ def slices_kernel(
                 parts += term
                 lanes += difference
             uneven, part = tl.reduce((lanes, parts), 0, add_two)
-            uneven = tl.where(sum_b == 0.0, -1.0, uneven + LN2 * rest) * total
+            uneven = tl.where(sum_b == 0.0, -1.0, uneven) * total
             part = part * total
-    base = found + (row * COUNT + piece) * 5
+    base = found + (row * COUNT + piece) * 6
     tl.store(base, at)
     tl.store(base + 1, total)
     tl.store(base + 2, c)
     tl.store(base + 3, uneven)
     tl.store(base + 4, part)
+    tl.store(base + 5, rest)
 
 
 @triton.jit
@@ -134,10 +152,10 @@ def join_kernel(
     row = (tl.program_id(0) * ROWS + tl.arange(0, ROWS)).to(tl.int64)
     each = tl.arange(0, SLICES)
     here = (row < N)[:, None] & (each < COUNT)[None, :]
-    base = found + (row[:, None] * COUNT + each[None, :]) * 5
+    base = found + (row[:, None] * COUNT + each[None, :]) * 6
     at = tl.load(base, mask=here, other=0.0).to(tl.float64)
     total = tl.load(base + 1, mask=here, other=0.0).to(tl.float64)
-    c = tl.load(base + 2, mask=here, other=0.0).to(tl.float64)
+    c = tl.load(base + 2, mask=here, other=0.0).to(tl.float64) + tl.load(base + 5, mask=here, other=0.0)
     uneven = tl.load(base + 3, mask=here, other=0.0).to(tl.float64)
     part = tl.load(base + 4, mask=here, other=0.0).to(tl.float64)
     of_q = total + uneven
@@ -189,7 +207,7 @@ def values(x: Any, y: Any, scales: tuple[Any, int]) -> tuple[Any, Any]:
         width //= 2
     count = triton.cdiv(columns, width)
     width = triton.cdiv(triton.cdiv(columns, count), block) * block
-    found = torch.empty(n, count, 5, dtype=torch.float32, device=x.device)
+    found = torch.empty(n, count, 6, dtype=torch.float32, device=x.device)
     with torch.cuda.device_of(x):
         slices_kernel[(n * count,)](
             x, y, found, columns, min(x.shape[1], y.shape[1]), x.shape[1], y.shape[1], *x.stride(), *y.stride(), *scales, width, count,

@@ -57,6 +57,14 @@ def _least(x, y):
 
 
 @triton.jit
+def _log2_ratio(x, y):
+    # log2(x/y) of two numbers. tl.log2 is good to 2⁻²² near 1: not enough for what normalisers of close distributions differ by.
+    t = tl.div_rn(x - y, y)
+    series = t * (1.0 - t * (0.5 - t * (1.0 / 3.0 - t * (0.25 - t * (0.2 - t * (1.0 / 6.0 - t * (1.0 / 7.0)))))))
+    return tl.where(tl.abs(t) < 0.0625, series * LOG2E, tl.log2(tl.div_rn(x, y)))
+
+
+@triton.jit
 def _two_sum(x, y):
     # x + y as a sum and what its rounding took from it.
     s = x + y

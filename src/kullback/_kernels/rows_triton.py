@@ -320,19 +320,21 @@ class Loss(torch.autograd.Function):  # type: ignore[misc]
 
 
 class FusedLoss(torch.autograd.Function):  # type: ignore[misc]
-    """Σ weight · KL(x‖y) over rows, the gradient to y's logits written in the same pass as the value: it is kept for the first backward,
-    scaled there if need be, and handed over; a second backward through the same graph computes it anew."""
+    """Σ weight · KL(x‖y) over rows, with one weight for all or one a row. The gradient to y's logits is written in the same pass as the
+    value: it is kept for the first backward, scaled there if need be, and handed over; a second backward through the same graph computes
+    it anew."""
 
     @staticmethod
     def forward(ctx: Any, x: Any, y: Any, weights: Any, scale: Any, formula: Any, valid: int | None = None) -> Any:
         scales = _scales(scale, x, x.shape[:-1])
         gradient = _empty_like(y, valid)
-        found = kl_triton.differentiate(rows(x)[:, :valid], rows(y)[:, :valid], scales, weights, rows(gradient)[:, :valid])
+        if not torch.is_tensor(weights):
+            weights = torch.full((1,), weights, dtype=torch.float32, device=x.device)
+        found = kl_triton.differentiate(rows(x)[:, :valid], rows(y)[:, :valid], scales, weights, rows(gradient)[:, :valid], weighted=True)
         ctx.valid = valid
         ctx.save_for_backward(x, y, weights, scales[0])
         ctx.stride, ctx.formula, ctx.gradient = scales[1], formula, gradient
-        # A row of weight 0 may hold anything.
-        return torch.where(weights == 0, 0.0, found * weights).sum()
+        return found.sum()
 
     @staticmethod
     def backward(ctx: Any, upstream: Any) -> Any:

@@ -11,7 +11,7 @@ from typing import Any
 from .._divergences import divergence
 from .._forms import inverse_temperature, is_number, per_row
 from .._ops import Array
-from .._reduce import reduce_values, row_weights
+from .._reduce import reduce_values, row_weights, share_of_each
 from ._scaling import inverse, learns
 
 
@@ -72,8 +72,10 @@ def fused(
     formula = formula_of(ops, kind, share, temperature)
     scale, weights = inverse(ops, temperature, x), weights_of_rows(ops, weights, x)
     if kind == "kl" and reduction != "none" and ops.is_constant(x) and not ops.is_constant(y):
-        shares = row_weights(ops, x[..., 0], weights, reduction)
-        return rows_triton.FusedLoss.apply(x, y, shares.reshape(-1).contiguous(), scale, formula, valid)
+        shares: Any = share_of_each(x.shape[:-1], reduction)
+        if weights is not None:
+            shares = row_weights(ops, x[..., 0], weights, reduction).reshape(-1).contiguous()
+        return rows_triton.FusedLoss.apply(x, y, shares, scale, formula, valid)
     return reduce_values(ops, rows_triton.Loss.apply(x, y, kind, share, scale, formula, valid), weights, reduction)
 
 
