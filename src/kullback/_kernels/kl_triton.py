@@ -22,7 +22,7 @@ from .math_triton import INF, INTERPRETED, LN2, LOG2E, _exp2, _fma, _least, _loa
 
 # Columns a step, warps; columns a slice. The fastest of those tried on an H200.
 STEP = (128, 4) if INTERPRETED else (1024, 4)
-_SLICE = 1024 if INTERPRETED else 8192
+_SLICE = 512 if INTERPRETED else 8192
 # As many programs at a time as that leaves room for. An option of NVIDIA's back end alone.
 REGISTERS = {"maxnreg": 64} if torch.version.cuda is not None else {}
 # Slices of a row that any GPU runs at once.
@@ -61,6 +61,11 @@ def two_sums(x, y, row, low, high, VALID_X, VALID_Y, x_row, x_column, y_row, y_c
 @triton.jit
 def add_two(a, b, more_a, more_b):
     return a + more_a, b + more_b
+
+
+@triton.jit
+def least_two(a, b, more_a, more_b):
+    return tl.minimum(a, more_a, propagate_nan=tl.PropagateNan.ALL), tl.minimum(b, more_b, propagate_nan=tl.PropagateNan.ALL)
 
 
 @triton.jit
@@ -155,8 +160,7 @@ def kl_kernel(
         if SECOND:
             there = tl.atomic_add(counts + row, 1, sem="relaxed") + 1
     if SECOND:
-        lowest_a = tl.min(_wide(least_a), 0)
-        lowest_b = tl.min(_wide(least_b), 0)
+        lowest_a, lowest_b = tl.reduce((_wide(least_a), _wide(least_b)), 0, least_two)
         if SLICES > 1:
             # One counter to watch: many watchers of many words would be in each other's way. A word that comes later than the count
             # is asked for again.

@@ -15,7 +15,7 @@ import torch
 import triton
 import triton.language as tl
 
-from .kl_triton import REGISTERS, STEP, add_two, far_terms, steps, two_sums
+from .kl_triton import REGISTERS, STEP, add_two, far_terms, least_two, steps, two_sums
 from .math_triton import (
     INF,
     INTERPRETED,
@@ -101,7 +101,8 @@ def slices_kernel(
     of_c = tl.where(tl.abs(of_c) < 0.1, of_c * of_c * (0.5 - of_c * (1.0 / 3.0 - 0.25 * of_c)), of_c - tl.log(1.0 + of_c))
     ordinary = (of_c < 0.75 * (part / total)) | (part < 1e-20 * total)
     ordinary = ordinary & (total > 1e-18) & (total < 1e18) & (part < 1e18) & (high <= COMMON)
-    ordinary = ordinary & (tl.min(_wide(least_a), 0) * unit - at > -100.0) & (tl.min(_wide(least_b), 0) > -INF)
+    lowest_a, lowest_b = tl.reduce((_wide(least_a), _wide(least_b)), 0, least_two)
+    ordinary = ordinary & (lowest_a * unit - at > -100.0) & (lowest_b > -INF)
     rest = 0.0
     if not ordinary:
         at, total, at_b, sum_b = two_sums(x, y, row, low, high, VALID_X, VALID_Y, x_row, x_column, y_row, y_column, unit, BLOCK)

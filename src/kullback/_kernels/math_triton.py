@@ -129,12 +129,11 @@ def _difference(p, q, v):
 
 @triton.jit
 def _mixture(p, q, v, w):
-    # M = (1 − w) P + w Q: m, log(m/p), log(m/q). Beyond |v| = 80 nothing changes in float32.
+    # M = (1 − w) P + w Q: m, log(m/p), log(m/q), from that of the greater of p and q. Beyond |v| = 80 nothing changes in float32.
     v = tl.minimum(tl.maximum(v, -80.0), 80.0)
     less = v < 0.0
-    from_p = _log1p(w * _expm1(tl.where(less, v, 0.0)))
-    from_q = _log1p((1.0 - w) * _expm1(tl.where(less, 0.0, -v)))
-    return (1.0 - w) * p + w * q, tl.where(less, from_p, v + from_q), tl.where(less, from_p - v, from_q)
+    of_greater = _log1p(tl.where(less, w, 1.0 - w) * _expm1(-tl.abs(v)))
+    return (1.0 - w) * p + w * q, tl.where(less, of_greater, v + of_greater), tl.where(less, of_greater - v, of_greater)
 
 
 @triton.jit
