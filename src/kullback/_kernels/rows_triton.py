@@ -1,8 +1,9 @@
 """Divergences of the rows of two logits arrays in Triton: nothing of their size is written but gradients.
 
 KL itself is in `kl_triton` with its gradient and in `kl_values_triton` without; divergences to a mixture are here, one program a row: the
-first pass finds both normalisers, the second the divergence. Another kernel, one program a tile, writes gradients from the rows' statistics. Arithmetic is float32, in the cancellation-free
-form of `_calculus`, to which double precision and second derivatives are left. TRITON_INTERPRET=1 runs it without a GPU.
+first pass finds both normalisers, the second the divergence. Another kernel, one program a tile, writes gradients from the rows'
+statistics. Arithmetic is float32, in the cancellation-free form of `_calculus`, to which double precision and second derivatives are
+left. TRITON_INTERPRET=1 runs it without a GPU.
 """
 
 from __future__ import annotations
