@@ -142,7 +142,7 @@ def test_rows_that_rise_far_above_their_first_tile():
     torch.testing.assert_close(found.double(), _reference(student, teacher, "forward"), rtol=1e-5, atol=0)
 
 
-@pytest.mark.parametrize("direction", DIRECTIONS)
+@pytest.mark.parametrize("direction", ["forward", "js", "skew"])
 def test_rows_whose_first_tile_is_absent(direction):
     """And the others so low that they would underflow relative to 0."""
     student, teacher = _logits(2, 2600, 0.5, torch.float32)
@@ -265,8 +265,7 @@ def test_temperatures_that_are_none_make_nan():
     assert torch.isnan(found[1:]).all()
 
 
-@pytest.mark.parametrize("make", [list, np.array, torch.tensor], ids=["list", "numpy", "torch"])
-@pytest.mark.parametrize("direction", ["forward", "js"])
+@pytest.mark.parametrize(("make", "direction"), [(list, "forward"), (np.array, "js"), (torch.tensor, "reverse")])
 def test_one_temperature_and_weight_a_row(make, direction):
     """Of whatever they are made of; and of the wrong shape, in the words of the array operations."""
     student, teacher = (x.reshape(2, 3, 130) for x in _logits(6, 130, 0.5, torch.float32))
