@@ -146,10 +146,10 @@ def _phi64(v):
 
 @triton.jit
 def join_kernel(
-    x, y, found, out, stats, x_row, y_row, scales, scale_row, N, COUNT, SLICES: tl.constexpr, ROWS: tl.constexpr
+    found, out, stats, scales, scale_row, N, COUNT, SLICES: tl.constexpr, ROWS: tl.constexpr
 ):  # fmt: skip
-    """KL of the rows, and what gradients are had from: the first logits as pivots, log2 of the normalisers relative to them, the
-    logarithm of their ratio, KL, 0."""
+    """KL of the rows, and what gradients are had from: logits near the normalisers as pivots, log2 of the normalisers relative to them,
+    the logarithm of the ratio of these, KL, 0."""
     row = (tl.program_id(0) * ROWS + tl.arange(0, ROWS)).to(tl.int64)
     each = tl.arange(0, SLICES)
     here = (row < N)[:, None] & (each < COUNT)[None, :]
@@ -181,17 +181,20 @@ def join_kernel(
     inside = row < N
     scale = tl.load(scales + row * scale_row, mask=inside, other=1.0)
     unit = (scale * LOG2E).to(tl.float64)
-    pivot_a = _pivot(tl.load(x + row * x_row, mask=inside, other=0.0).to(tl.float32))
-    pivot_b = _pivot(tl.load(y + row * y_row, mask=inside, other=0.0).to(tl.float32))
-    log_a = top_p - pivot_a.to(tl.float64) * unit + tl.log(sum_p) / LN2
-    r = r - (pivot_b.to(tl.float64) - pivot_a.to(tl.float64)) * unit * LN2
+    # Few digits, so that logits less these, half-precision ones, are still exact.
+    log_p = top_p + tl.log(sum_p) / LN2
+    log_q = top_q + tl.log(sum_q) / LN2
+    pivot_a = (log_p / unit).to(tl.float32).to(tl.bfloat16).to(tl.float32)
+    pivot_b = (log_q / unit).to(tl.float32).to(tl.bfloat16).to(tl.float32)
+    log_a = log_p - pivot_a.to(tl.float64) * unit
+    log_b = log_q - pivot_b.to(tl.float64) * unit
     tl.store(out + row, kl, mask=inside)
     base = stats + row * 7
     tl.store(base, pivot_a, mask=inside)
     tl.store(base + 1, log_a.to(tl.float32), mask=inside)
     tl.store(base + 2, pivot_b, mask=inside)
-    tl.store(base + 3, (log_a + r / LN2).to(tl.float32), mask=inside)
-    tl.store(base + 4, r.to(tl.float32), mask=inside)
+    tl.store(base + 3, log_b.to(tl.float32), mask=inside)
+    tl.store(base + 4, ((log_b - log_a) * LN2).to(tl.float32), mask=inside)
     tl.store(base + 5, kl, mask=inside)
     tl.store(base + 6, tl.zeros_like(kl), mask=inside)
 
@@ -215,6 +218,6 @@ def values(x: Any, y: Any, scales: tuple[Any, int]) -> tuple[Any, Any]:
             EXACT=torch.float32 not in (x.dtype, y.dtype), BLOCK=block, num_warps=warps, **REGISTERS,
         )  # fmt: skip
         join_kernel[(triton.cdiv(n, 4),)](
-            x, y, found, out, stats, x.stride(0), y.stride(0), *scales, n, count, SLICES=triton.next_power_of_2(count), ROWS=4, num_warps=1
+            found, out, stats, *scales, n, count, SLICES=triton.next_power_of_2(count), ROWS=4, num_warps=1
         )  # fmt: skip
     return out, stats
