@@ -107,13 +107,23 @@ class Torch(Framework):
 
 
 class TorchCompiled(Torch):
+    """Traced by Dynamo, with AOTAutograd's graphs of forward and backward run as they are."""
+
     name = "torch-compiled"
     compiled = costly = True
+    backend = "aot_eager"
 
     def transform(self, function):
         # The default limit of recompilations would quietly fall back to eager.
         torch._dynamo.reset()
-        return torch.compile(function, fullgraph=True, dynamic=False)
+        return torch.compile(function, fullgraph=True, dynamic=False, backend=self.backend)
+
+
+class TorchInductor(TorchCompiled):
+    """The same graphs as C++, which takes seconds each: for tests of arithmetic, which is all that Inductor may change."""
+
+    name = "torch-inductor"
+    backend = "inductor"
 
 
 class Jax(Framework):

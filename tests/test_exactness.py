@@ -10,7 +10,8 @@ import pytest
 
 import kullback as kb
 import oracle
-from frameworks import ALL
+from frameworks import ALL as FRAMEWORKS
+from frameworks import TorchInductor
 from oracle import GRADIENT_BOUND, VALUE_BOUND
 
 # 100,000 categories are 1,000 different ones, each 100 times, in random order: the oracle needs 1,000 evaluations, not 100,000.
@@ -99,6 +100,7 @@ def mixed(size, dtype, form):
     return _rows(size, dtype, form, make)
 
 
+ALL = [TorchInductor() if framework.name == "torch-compiled" else framework for framework in FRAMEWORKS]
 # Everything on the frameworks that compile nothing.
 FORMS = ("logits", "log_probs", "probs")
 EVERYTHING = [(form, dtype, size) for form in FORMS for dtype in VALUE_BOUND for size in SIZES]
@@ -120,7 +122,7 @@ GRID = [
     if (framework.double or case[1] == np.float32)
     and not (framework.slow and case[2] > 10)
     # Inductor takes half a minute a row: other forms are these formulas of logs and of probabilities, and test_contract_options has them.
-    and (framework.name != "torch-compiled" or (case[0] in ("logits", "probs") and case != ("probs", np.float32, 10)))
+    and (framework.name != "torch-inductor" or (case[0] in ("logits", "probs") and case != ("probs", np.float32, 10)))
 ]
 
 
