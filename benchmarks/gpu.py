@@ -28,7 +28,7 @@ HERE = Path(__file__).resolve().parent
 RESULTS = HERE / "results" / "gpu.csv"
 DOCS = HERE.parent / "docs" / "benchmarks.md"
 BEGIN, END = "<!-- gpu:begin -->", "<!-- gpu:end -->"
-SHAPES = [(8192, 128256), (8192, 32000), (8192, 65536), (8192, 151936), (4096, 262144), (1024, 128256)]
+SHAPES = [(8192, 128256), (8192, 32000), (8192, 65536), (8192, 151936), (4096, 262144), (1024, 128256), (32768, 32000)]
 
 
 def milliseconds(function: Callable[[], object], rounds: int = 9) -> float:

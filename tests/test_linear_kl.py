@@ -199,6 +199,19 @@ def test_gradients_in_pytorch(monkeypatch, rng, plan, reduction):
             torch.testing.assert_close(one, factor * right, rtol=1e-11, atol=1e-14)
 
 
+def test_weights_that_learn(rng):
+    hidden, weight, _, teacher = (torch.tensor(x) for x in _inputs(rng))
+    found = []
+    for loss in (
+        lambda h, w: linear_kl(hidden=h, weight=weight, teacher_logits=teacher, weights=w),
+        lambda h, w: (w * _reference(h @ weight.T, teacher, "forward")).sum() / (2 * w.sum()),  # broadcast over two rows of tokens
+    ):
+        inputs = [hidden.clone().requires_grad_(), torch.tensor([1.0, 2.0, 0.5], dtype=torch.float64, requires_grad=True)]
+        found.append(torch.autograd.grad(loss(*inputs), inputs))
+    for one, right in zip(*found):
+        torch.testing.assert_close(one, right, rtol=1e-11, atol=1e-13)
+
+
 def test_second_derivatives_functorch_and_single_tokens(rng):
     hidden, weight, _, teacher = (torch.tensor(x) for x in _inputs(rng))
     loss = lambda h, w, t=teacher: linear_kl(hidden=h, weight=w, teacher_logits=t)  # noqa: E731

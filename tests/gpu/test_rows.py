@@ -298,6 +298,16 @@ def test_a_first_upstream_other_than_one():
     _close(student.grad, exact.grad, torch.float32)
 
 
+def test_weights_that_learn():
+    student, teacher = _logits(3, 50, 0.5, torch.float32)
+    weights = torch.tensor([1.0, 2.0, 0.5], device=DEVICE, requires_grad=True)
+    kl_loss(student=student.requires_grad_(), teacher=teacher, weights=weights, impl="triton").backward()
+    each = _reference(student.detach(), teacher, "forward")
+    w = weights.detach().double()
+    # Σwx/Σw by hand: (x − its value) / Σw.
+    torch.testing.assert_close(weights.grad.double(), (each - (w * each).sum() / w.sum()) / w.sum(), rtol=1e-4, atol=1e-7)
+
+
 def test_all_weights_zero():
     student, teacher = _logits(2, 50, 0.5, torch.float32)
     student.requires_grad_()

@@ -54,7 +54,7 @@ def few_passes(
 def why_not_fused(ops: Any, student: Array, teacher: Array, temperature: Any) -> str | None:
     if ops.has_row_kernels is None:
         return f"its kernels take PyTorch tensors, and these are {ops.name} arrays"
-    if learns(temperature):
+    if learns(temperature) and not ops.is_constant(temperature):
         return "the temperature learns, which needs its derivative"
     if student.shape[:-1] != teacher.shape[:-1]:
         return f"student and teacher have different batches, {tuple(student.shape[:-1])} and {tuple(teacher.shape[:-1])}"
@@ -71,7 +71,8 @@ def fused(
 
     formula = formula_of(ops, kind, share, temperature)
     scale, weights = inverse(ops, temperature, x), weights_of_rows(ops, weights, x)
-    if kind == "kl" and reduction != "none" and ops.is_constant(x) and not ops.is_constant(y):
+    weights_learn = weights is not None and not ops.is_constant(weights)
+    if kind == "kl" and reduction != "none" and ops.is_constant(x) and not ops.is_constant(y) and not weights_learn:
         shares: Any = share_of_each(x.shape[:-1], reduction)
         if weights is not None:
             shares = row_weights(ops, x[..., 0], weights, reduction).reshape(-1).contiguous()

@@ -131,11 +131,11 @@ def kl_loss(
             student, teacher = student[..., :valid], teacher[..., :valid]
             value = _spread(ops, student, teacher, kind, share, teacher_first, **compared, group=group, impl=impl, called=called)
         else:
-            value = _dense(ops, student, teacher, kind, share, teacher_first, **compared, valid=valid, inplace=inplace, impl=impl)
+            value = _whole(ops, student, teacher, kind, share, teacher_first, **compared, valid=valid, inplace=inplace, impl=impl)
     return value * temperature**2 if scale_t2 else value
 
 
-def _dense(
+def _whole(
     ops: Any, student: Array, teacher: Array, kind: str, share: float, teacher_first: bool, *, temperature: Any, weights: Any,
     reduction: str, valid: int | None, inplace: bool, impl: str,
 ) -> Array:  # fmt: skip

@@ -325,8 +325,9 @@ def _in_torch(
 
     keep = None if tokens.rows.keep is None else tokens.rows.keep != 0.0
     job = linear_torch.Job(step, plan, values_chunk, wide, keep, formula, total)
-    if options.reduction == "none":
-        return reduce_values(ops, linear_torch.loss(hidden, weight, bias, None, job).reshape(batch), weights, "none")
+    weights_learn = weights is not None and not ops.is_constant(weights)
+    if options.reduction == "none" or weights_learn:
+        return reduce_values(ops, linear_torch.loss(hidden, weight, bias, None, job).reshape(batch), weights, options.reduction)
     shares = row_weights(ops, hidden[:, 0].reshape(batch), weights, options.reduction)
     return linear_torch.loss(hidden, weight, bias, shares.reshape(-1).contiguous(), job)
 
