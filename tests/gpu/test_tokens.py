@@ -97,3 +97,24 @@ def test_only_on_a_gpu_no_synchronisation():
         step()
     finally:
         torch.cuda.set_sync_debug_mode("default")
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
+def test_ratios_keep_their_digits_far_from_the_first_category(dtype):
+    """What the first category says about the normalisers is far off, and differs between policy and reference."""
+    generator = torch.Generator().manual_seed(0)
+    y = 2 * torch.randn(ROWS, 600, generator=generator)
+    y[:, 7] += 12.0
+    x = y + 1e-2 * torch.randn(ROWS, 600, generator=generator)
+    y[:, 0], x[:, 0] = -8.0, -2.0
+    x, y, tokens = x.to(dtype).to(DEVICE), y.to(dtype).to(DEVICE), torch.tensor([7, 7, 8], device=DEVICE)
+    exact = x.double().requires_grad_()
+    truth = _reference(exact, y, tokens, 1.0)
+    truth[2].sum().backward()
+    x.requires_grad_()
+    found = token_terms(x, y, tokens, impl="triton")
+    # A few times ε of the largest of the logits' exponentials, which are what the normalisers' ratio is made of.
+    torch.testing.assert_close(found.k1.double(), truth[3].detach(), rtol=1e-5, atol=2e-8)
+    found.kl.sum().backward()
+    error = (x.grad.double() - exact.grad).norm(dim=-1) / exact.grad.norm(dim=-1)
+    assert (error <= 2 * (2.0**-24 if dtype == torch.float32 else 2.0**-8) + 1e-5).all(), error

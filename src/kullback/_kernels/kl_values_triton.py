@@ -149,7 +149,7 @@ def join_kernel(
     found, out, stats, scales, scale_row, N, COUNT, SLICES: tl.constexpr, ROWS: tl.constexpr
 ):  # fmt: skip
     """KL of the rows, and what gradients are had from: logits near the normalisers as pivots, log2 of the normalisers relative to them,
-    the logarithm of the ratio of these, KL, 0."""
+    the logarithm of the ratio of these, KL, and what rounding took from that logarithm."""
     row = (tl.program_id(0) * ROWS + tl.arange(0, ROWS)).to(tl.int64)
     each = tl.arange(0, SLICES)
     here = (row < N)[:, None] & (each < COUNT)[None, :]
@@ -194,9 +194,11 @@ def join_kernel(
     tl.store(base + 1, log_a.to(tl.float32), mask=inside)
     tl.store(base + 2, pivot_b, mask=inside)
     tl.store(base + 3, log_b.to(tl.float32), mask=inside)
-    tl.store(base + 4, ((log_b - log_a) * LN2).to(tl.float32), mask=inside)
+    # In nats of logits times scale: unit is scale·log2(e) but for rounding, which must be the same on both sides of a difference.
+    r = (log_b - log_a) / unit * scale
+    tl.store(base + 4, r.to(tl.float32), mask=inside)
     tl.store(base + 5, kl, mask=inside)
-    tl.store(base + 6, tl.zeros_like(kl), mask=inside)
+    tl.store(base + 6, (r - r.to(tl.float32).to(tl.float64)).to(tl.float32), mask=inside)
 
 
 def values(x: Any, y: Any, scales: tuple[Any, int]) -> tuple[Any, Any]:

@@ -155,6 +155,7 @@ def gradients_kernel(
     q = _exp2((b - top_b) * unit - log_b)
     v = _log_ratio(a, b, top_a, top_b, scale, r, EXACT)
     if KIND == 0:
+        v -= for_q  # what rounding took from r
         g_p = -tl.where(p > 0.0, p * (v + for_p), 0.0)
         g_q = _difference(p, q, v)
     else:

@@ -15,8 +15,9 @@ import triton.language as tl
 from . import rows_triton
 from .math_triton import INTERPRETED, LN2, LOG2E, _exp2, _load, _log_ratio
 
-# The columns of rows_triton's statistics that are read here: pivots and log2 of the sums relative to them, and log(sum_b / sum_a).
-TOP_A, LOG_A, TOP_B, LOG_B, R = range(5)
+# The columns of rows_triton's statistics that are read here: pivots and log2 of the sums relative to them, log(sum_b / sum_a), and what
+# rounding took from that.
+TOP_A, LOG_A, TOP_B, LOG_B, R, _, REST = range(7)
 
 
 @triton.jit
@@ -39,7 +40,7 @@ def token_gradient_kernel(
     a = _load(x, row, columns, VALID_X, x_row, x_column)
     b = _load(y, row, columns, VALID_Y, y_row, y_column)
     p = _exp2((a - top_a) * (scale * LOG2E) - log_a)
-    v = _log_ratio(a, b, top_a, top_b, scale, r, EXACT)
+    v = _log_ratio(a, b, top_a, top_b, scale, r, EXACT) - tl.load(base + 6)
     # Where nothing comes from above there is nothing, whatever the row holds.
     to_kl = tl.where(p > 0.0, -p * (v + tl.load(values + row)), 0.0)
     to_logp = tl.where(columns == tl.load(tokens + row), 1.0, 0.0) - p
@@ -57,13 +58,13 @@ class TokenTerms(torch.autograd.Function):  # type: ignore[misc]
         first, second, drawn = rows_triton.rows(x), rows_triton.rows(y), tokens.reshape(-1).contiguous()
         values, stats = rows_triton.values(first, second, "kl", 0.0, scales)
         # In float64, which costs nothing for one number a row: differences of logits must not round.
-        top_a, log_a, top_b, log_b, r = (stats[:, column].double() for column in (TOP_A, LOG_A, TOP_B, LOG_B, R))
+        top_a, log_a, top_b, log_b, r, rest = (stats[:, column].double() for column in (TOP_A, LOG_A, TOP_B, LOG_B, R, REST))
         at = drawn[:, None]
         scale = scales[0].double()
         a, b = ((z.gather(1, at)[:, 0].double() - top) * scale for z, top in ((first, top_a), (second, top_b)))
         logp, logp_ref = ((below - LN2.value * log).float() for below, log in ((a, log_a), (b, log_b)))
         # Both absent: nothing to compare.
-        ratio = torch.where((a == -torch.inf) & (b == -torch.inf), 0.0, (b - a) - r).float()
+        ratio = torch.where((a == -torch.inf) & (b == -torch.inf), 0.0, (b - a) - (r + rest)).float()
         ctx.save_for_backward(x, y, drawn, stats, values, scales[0])
         ctx.stride, ctx.formula = scales[1], formula
         found = tuple(z.reshape(batch) for z in (values, logp, ratio, logp_ref))
