@@ -90,15 +90,15 @@ def far_terms(a, b, unit, at_a, log_a, at_b, log_b, apart, rest, EXACT: tl.const
 
 @triton.jit
 def _word(at, total):
-    """Two numbers in one, which arrives whole. It is never 0: a sum of 0 is written as −0."""
-    low = tl.where(total == 0.0, -0.0, total).to(tl.uint32, bitcast=True).to(tl.int64)
+    """Two numbers in one, which arrives whole. It is never 0: the sign of the sum, which has none, says that it is there."""
+    low = total.to(tl.uint32, bitcast=True).to(tl.int64) | 0x80000000
     return (at.to(tl.int32, bitcast=True).to(tl.int64) << 32) | low
 
 
 @triton.jit
 def _joined(words, here):
     """The sum of a row's slices, and what it is relative to. Slices of nothing do not count."""
-    total = tl.where(here, (words & 0xFFFFFFFF).to(tl.uint32).to(tl.float32, bitcast=True), 0.0)
+    total = tl.where(here, (words & 0x7FFFFFFF).to(tl.uint32).to(tl.float32, bitcast=True), 0.0)
     at = tl.where(total == 0.0, -INF, (words >> 32).to(tl.int32).to(tl.float32, bitcast=True))
     top = tl.max(at, 0)
     return top, tl.sum(total * _exp2(at - top), 0)
