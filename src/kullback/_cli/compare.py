@@ -34,9 +34,21 @@ def add(commands: Any) -> None:
     parser.add_argument("p", metavar="P", help=what)
     parser.add_argument("q", metavar="Q", help="the same")
     parser.add_argument("--base", type=base, default=None, help="of the logarithm: e (nats, default), 2 (bits), 10, ...")
-    parser.add_argument("--top", type=positive, metavar="N", help="list the N worst (default: 5 printed, 20 in reports)")
+    parser.add_argument(
+        "--top",
+        type=positive,
+        metavar="N",
+        help="of models, list the N worst rows (default: 5; 20 with --markdown, --json or in a report); "
+        "of tables, the N most different columns and pairs (default: 20; 30 with --markdown; JSON and reports have all)",
+    )
     parser.add_argument("--report", metavar="FILE", help="write a page of pictures and tables that opens offline")
-    parser.add_argument("--fail-over", type=_limit, metavar="X", help="exit with 1 if it is over X (models: the mean of KL(P‖Q))")
+    parser.add_argument(
+        "--fail-over",
+        type=_limit,
+        metavar="X",
+        help="exit with 1 if KL(P‖Q) is over X: of models, its mean over the rows; of tables, that of any column or pair, "
+        "in the unit of --base, whatever the noise floor",
+    )
     printed = parser.add_mutually_exclusive_group()
     printed.add_argument("--json", action="store_true", help='print JSON (docs/compare.md); inf and nan as "inf", "-inf", "nan"')
     printed.add_argument("--markdown", action="store_true", help="print Markdown, for a pull request")
@@ -73,12 +85,13 @@ def _run(arguments: argparse.Namespace) -> int:
         write_whole(arguments.report, found.to_html())
     sentence = None if arguments.fail_over is None else found.over(arguments.fail_over)
     arguments.code = int(sentence is not None)
+    top = {} if arguments.top is None else {"top": arguments.top}
     if arguments.json:
         write(found.to_json())
     elif arguments.markdown:
-        write(found.to_markdown())
+        write(found.to_markdown(**top))
     else:
-        write(found.to_text(**({} if arguments.top is None else {"top": arguments.top})))
+        write(found.to_text(**top))
     if sentence is not None:
         sys.stdout.flush()
         print(f"kullback compare: {sentence}", file=sys.stderr)

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 from .axes import number
 from .text import width
-from .words import printable
+from .words import paragraph, printable
 
 if TYPE_CHECKING:
     from .._compare.tables.record import Column, TableComparison
@@ -98,7 +98,7 @@ def _marked(column: Column) -> str:
 
 
 def to_text(c: TableComparison, *, top: int = 20) -> str:
-    lines = [f"P  {printable(c.p.name)}, {c.p.rows:,} rows", f"Q  {printable(c.q.name)}, {c.q.rows:,} rows", "", headline(c), ""]
+    lines = [f"P  {printable(c.p.name)}, {c.p.rows:,} rows", f"Q  {printable(c.q.name)}, {c.q.rows:,} rows", "", paragraph(headline(c)), ""]
     for columns, title in ((c.columns, "columns"), (c.pairs, "pairs")):
         if not columns:
             continue
@@ -107,12 +107,12 @@ def to_text(c: TableComparison, *, top: int = 20) -> str:
             lines.append(f"... and {len(columns) - top:,} more {title}, with smaller KL(P‖Q)")
         lines.append("")
     lines += [
-        "* beyond chance: p-value of no drift at all, adjusted for the number of columns, under 0.01.",
+        "* beyond chance: the p-value of no drift at all, adjusted for the number of columns, is under 0.01.",
         "Noise floor: the mean of KL(P‖Q) at these counts if nothing had changed.",
+        *(paragraph(f"Left out: {printable(name)} ({printable(reason)})") for name, reason in c.left_out),
         "",
+        *(paragraph(printable(line), "· ") for line in conventions(c)),
     ]
-    lines += [f"left out: {printable(name)} ({printable(reason)})" for name, reason in c.left_out]
-    lines += [f"· {printable(line)}" for line in conventions(c)]
     return "\n".join(lines)
 
 
