@@ -110,6 +110,9 @@ def _compare(arguments: argparse.Namespace) -> Any:
         return compare(arguments.p, arguments.q, base=arguments.base, progress=sys.stderr.isatty(), **compare_tables.options(arguments))
     from .._compare.models import compare_models
 
+    given = compare_tables.given(arguments)
+    if given:
+        raise ReadError(f"--{given[0]} is for tables, and these are model outputs")
     form = None if arguments.form is None else tuple(part.strip() for part in arguments.form.split(","))
     with _progress() as progress:
         return compare_models(
@@ -126,7 +129,13 @@ def _compare(arguments: argparse.Namespace) -> Any:
 
 def _as_options(message: str) -> str:
     """The library speaks of arguments; the command has options."""
-    return re.sub(r"form='(\w+)'", r"--form \1", message).replace("allow_partial=True", "--allow-partial")
+    for argument, option in (
+        ("allow_partial=True", "--allow-partial"),
+        ("name the columns to compare", "name the columns to compare with --columns"),
+        ("common=True", "--common"),
+    ):
+        message = message.replace(argument, option)
+    return re.sub(r"form='(\w+)'", r"--form \1", message)
 
 
 @contextmanager
