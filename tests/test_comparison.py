@@ -145,7 +145,7 @@ def test_the_sketch_keeps_its_promise(values, at, share):
     below, above = ordered[math.floor(rank)], ordered[min(len(x) - 1, math.floor(rank) + 1)]
     (exact,) = spread.quantiles([share])
     assert below <= exact <= above
-    spread.kept = None
+    spread.forget()
     (sketched,) = spread.quantiles([share])
     # 1e-12: the rounding of logarithms at a bucket's border.
     assert sketched == below or abs(sketched - below) <= (summary.ACCURACY + 1e-12) * abs(below)

@@ -7,6 +7,7 @@ through `comparison_lanes` where their bounds allow that, else float64; rows out
 
 from __future__ import annotations
 
+import threading
 from collections.abc import Iterator
 from itertools import pairwise
 from typing import Any, NamedTuple
@@ -29,6 +30,7 @@ _TASK = 1 << 21
 # Rows whose sums are kept until their figures are worked out.
 _FINISH = 1024
 _DOUBLE = 2.0**-53
+_last = threading.local()
 
 
 class Rows(NamedTuple):
@@ -147,6 +149,13 @@ def block_rows(columns: int) -> int:
     return _task_rows(columns) * 2 * thread_count()
 
 
+def _tile(*key: Any) -> Tile:
+    """This thread's last one, if it was of this size: the next block of a stream has the same."""
+    if getattr(_last, "key", None) != key:
+        _last.key, _last.tile = key, Tile(*key)
+    return _last.tile  # type: ignore[no-any-return]
+
+
 class _Sums(NamedTuple):
     """Rows that have gone through a lane: what it made of each, its estimate of KL(P||Q), and which lane it was."""
 
@@ -170,7 +179,7 @@ class _Call:
 
     def work(self, queue: Iterator[tuple[int, int]]) -> None:
         buffer = _Buffers()
-        tile = Tile(min(self.height, self.count), self.columns, self.x.dtype) if self.unit else None
+        tile = _tile(min(self.height, self.count), self.columns, self.x.dtype) if self.unit else None
         with np.errstate(all="ignore"):
             begun: list[_Sums] = []
             for start, stop in queue:
