@@ -14,7 +14,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from .comparison_lanes import FAR, FAR_ABOVE, GOAL, LANES, MID, NEAR, NEAR_BELOW, NUMBERS, Tile
+from .comparison_lanes import FAR, FAR_ABOVE, GOAL, LANES, LEAST, MID, NEAR, NEAR_BELOW, NUMBERS, Tile
 from .cpu import _Buffers, on_threads, thread_count
 from .cpu_tiles import _ONES, _UNIT, PIECE, _vecdot
 
@@ -220,7 +220,8 @@ class _Call:
             mine = np.flatnonzero(tried == lane)
             if mine.size:
                 self.finish(lane, rows[mine], numbers[:, mine])
-        for lane, others in ((NEAR, (tried == MID) & (estimates < NEAR_BELOW)), (MID, (tried != MID) & (estimates < np.inf))):
+        close, ordinary = estimates < NEAR_BELOW, (estimates >= LEAST[self.unit]) & (estimates < np.inf)
+        for lane, others in ((NEAR, (tried == MID) & close), (MID, (tried != MID) & ordinary)):
             again = rows[others & ~self.found.decided[rows]]
             for low in range(0, len(again), self.height):
                 part = again[low : low + self.height]

@@ -20,13 +20,13 @@ Array = Any
 GOAL = 1e-5
 # Of logarithms: e^v beyond this multiplies what was rounded, or lost, in v.
 _STEEP = 20.0
-# Where the largest logit is this close to 0 it need not be taken off before the exponential; and this close, the rounding of a factor
-# log2(e) changes P and Q, alike, by less than 1e-6.
+# A largest logit up to the first (and not below minus the second) need not be taken off before the exponential; up to the second, the
+# rounding of a factor log2(e) changes P and Q, alike, by less than 1e-6.
 _PLAIN, _SCALED = 40.0, 16.0
 # How many numbers of a row there is room for: up to 7 sums, and what else `finish` needs.
 NUMBERS = 12
-# Squares below this may have lost digits to underflow (of float32).
-_SMALLEST = 1e-24
+# Squares below this may have lost digits to underflow of float32, where weights are as small as e^-16.
+_SMALLEST = 1e-22
 
 
 def _fast(name: str) -> bool:
@@ -106,10 +106,10 @@ class Tile:
 
 def _weights_and_difference(x: Array, y: Array, top: Array, t: Tile, out_base: Array) -> Array:
     """e = e^(x - base) in t.e and d = y - x in t.v; sums 0 and 1 of e and e d. Returns the mean of d, roughly."""
-    size = np.maximum.reduce(np.abs(top))
-    if size <= _PLAIN:
+    lowest, highest = np.minimum.reduce(top), np.maximum.reduce(top)
+    if lowest >= -_SCALED and highest <= _PLAIN:
         out_base[:] = 0.0
-        if size <= _SCALED and x.dtype == np.float32 and _LOG_UNIT != 1.0:
+        if highest <= _SCALED and x.dtype == np.float32 and _LOG_UNIT != 1.0:
             _power(np.multiply(x, 1.0 / _LOG_UNIT, out=t.e), out=t.e)
         else:
             np.exp(x, out=t.e)
@@ -221,7 +221,7 @@ def _tiny(u: float) -> float:
 # The terms of every sum have one sign and are of second order, so that an error of u in v costs u sqrt(2/KL).
 # sums: z, e d, e (g - v), e g v, e (w - k g), e g w;  then k, highest v, lowest weight, base, c
 # Below this, a relative error of 2u sqrt(2/KL) would exceed half the goal.
-_FROM = {unit: 2.0 * (4.0 * unit / GOAL) ** 2 for unit in _UNIT.values()}
+LEAST = {unit: 2.0 * (4.0 * unit / GOAL) ** 2 for unit in _UNIT.values()}
 
 
 def _mid_logs(x: Array, y: Array, top: Array, t: Tile, out: Array) -> Array:
@@ -267,7 +267,7 @@ def _mid_finish(raw: Array, u: float) -> Figures:
     kl_pq, kl_qp = s + (gain - mean), (m + t) / (1.0 + mean) - gain
     js = 0.5 * kl_qp - (np.log1p(l) + (1.0 + l) * (bent + k * mean + k * mixed))
     least = _least(kl_pq, kl_qp, 2.0 * js)
-    fine = least >= _FROM[u] * (1.0 + np.abs(c) / 4.0) ** 2
+    fine = least >= LEAST[u] * (1.0 + np.abs(c) / 4.0) ** 2
     # What is of first order: the distance of c from the mean, and what one figure takes from the others.
     fine &= least >= 8.0 * u / GOAL * (kl_pq + kl_qp + np.abs(m) + np.abs(mean) / (1.0 + np.abs(mean)))
     fine &= (highest <= _STEEP) & (lowest >= _tiny(u))
