@@ -198,8 +198,8 @@ def test_p_values_and_floors_where_nothing_changed(few_draws, kind, n, m, size):
     # Valid: at most 5 in 100 on average. A binomial with that mean exceeds 8 (of 40: 5) in 6 (1) of 100 runs; the seed is fixed.
     assert false <= (8 if tables == 100 else 5), f"{false} of {tables} tables without drift have p <= 0.05"
     if size < 10**6:
-        # The floor is what KL is on average. What it was pooled from is not known: of skewed levels, within a third.
-        assert np.mean([x.floor.kl_pq for x in found]) == pytest.approx(np.mean(kl), rel=0.35 if kind == "skewed levels" else 0.25)
+        # The floor is what KL is on average (its own error over the tables is 5 % at most); of levels, what was pooled is not known.
+        assert np.mean([x.floor.kl_pq for x in found]) == pytest.approx(np.mean(kl), rel=0.12 if kind == "numbers" else 0.35)
 
 
 @pytest.mark.parametrize(
@@ -257,7 +257,7 @@ def test_levels_dealt_out_again_by_enumeration():
         ways[(*p, 4 - sum(p), *q, 4 - sum(q))] += 1
     # a is kept, and "others" are b, c and d: two of two values each, and one that occurs once.
     choice = Choice(kept=1, least=2, most=50, pooled=2)
-    drawn, others = statistics._dealt_again(np.random.default_rng(0), counts(3, 5, 0), counts(2, 2), 4, choice, 40_000)
+    drawn, others, _ = statistics._dealt_again(np.random.default_rng(0), counts(3, 5, 0), counts(2, 2), 4, choice, 40_000)
     seen = Counter(map(tuple, np.concatenate([drawn[:, :4], others[:, :4]], axis=1).tolist()))
     assert seen.keys() == ways.keys()
     for table, count in ways.items():

@@ -99,30 +99,37 @@ class Choice(NamedTuple):
 
 def no_drift(p: Ints, q: Ints, prior: float, choice: Choice = Choice()) -> Test:  # noqa: B008 (a tuple)
     """Could both be samples of one distribution? The G-test of homogeneity, on the counts as they are, given how the bins were chosen."""
+    near = _near_the_choice((p + q)[: choice.kept], p.sum() / (p + q).sum(), choice.least)
+    by_formula = _by_formula(p, q)
+    if by_formula.degrees < 1 or not (near or math.isnan(by_formula.p_value)):
+        return by_formula
+    g = by_formula.g
+    rng = np.random.default_rng(_SEED)
+    found = []
+    for drawn, others, unlike in _nulls(rng, p.astype(np.int64), q.astype(np.int64), choice, near):
+        # A hair of tolerance: equal tables must count as equal whatever the order of their sums.
+        extreme = int(np.count_nonzero(_g(drawn, others) >= g * (1.0 - 1e-9) - 1e-7))
+        found.append(((1 + extreme) / (1 + len(drawn)), drawn, others, unlike))
+    # What is not known is taken as it explains most; for the mean, as it is most like what is known.
+    _, drawn, others, _ = min(reversed(found), key=lambda each: each[3])
+    return Test(g, by_formula.degrees, max(each[0] for each in found), _mean_of(drawn, others, prior), len(drawn))
+
+
+def _by_formula(p: Ints, q: Ints) -> Test:
+    """By the chi-squared distribution; a p-value of NaN where counts are too small for it."""
     used = (p + q) > 0
     total, n, m = (p + q)[used], int(p.sum()), int(q.sum())
-    g = max(0.0, float(_g(p[None, :], q[None, :])[0]))
     degrees = len(total) - 1
     if degrees < 1:
         return Test(0.0, 0, 1.0, Divergences(0.0, 0.0, 0.0, 0.0), 0)
-    share = n / (n + m)
-    expected = total * share
-    near = _near_the_choice((p + q)[: choice.kept], share, choice.least)
-    if not near and min(float(expected.min()), float((total - expected).min())) >= _DENSE:
-        return Test(g, degrees, _chi_squared(g, degrees), _wilks(degrees, n, m), 0)
-    rng = np.random.default_rng(_SEED)
-    found = []
-    for drawn, others in _nulls(rng, p.astype(np.int64), q.astype(np.int64), choice, near):
-        # A hair of tolerance: equal tables must count as equal whatever the order of their sums.
-        extreme = int(np.count_nonzero(_g(drawn, others) >= g * (1.0 - 1e-9) - 1e-7))
-        found.append(((1 + extreme) / (1 + len(drawn)), drawn, others))
-    # What is not known is taken as it explains most; for the mean, as it gives about as many pooled values as there are.
-    typical = found[-1]
-    if near:
-        rest = len(p) - choice.kept
-        typical = min(found, key=lambda each: abs(float(each[1][:, -rest].mean()) - float(p[choice.kept])))
-    floor = Divergences(*(float(x) for x in _divergences(*typical[1:], prior).mean(axis=0)))
-    return Test(g, degrees, max(each[0] for each in found), floor, len(typical[1]))
+    g = max(0.0, float(_g(p[None, :], q[None, :])[0]))
+    expected = total * (n / (n + m))
+    dense = min(float(expected.min()), float((total - expected).min())) >= _DENSE
+    return Test(g, degrees, _chi_squared(g, degrees) if dense else math.nan, _wilks(degrees, n, m), 0)
+
+
+def _mean_of(drawn: Ints, others: Ints, prior: float) -> Divergences:
+    return Divergences(*(float(x) for x in _divergences(drawn, others, prior).mean(axis=0)))
 
 
 def no_joint_drift(p: Ints, q: Ints, prior: float, places: tuple[Ints, Ints], columns: tuple[Test, Test]) -> Test:
@@ -132,19 +139,19 @@ def no_joint_drift(p: Ints, q: Ints, prior: float, places: tuple[Ints, Ints], co
     columns, is compared with tables of the same totals, if p has `_A_CELL` values a cell: with fewer, it depends on those counts too. Of
     these p-values the smallest counts, times their number (Bonferroni).
     """
-    found = no_drift(p, q, prior)
-    if found.degrees < 1 or not (found.drawn or any(column.drawn for column in columns)):
-        return found
+    by_formula = _by_formula(p, q)
+    if by_formula.degrees < 1 or not (math.isnan(by_formula.p_value) or any(column.drawn for column in columns)):
+        return by_formula
     drawn = _tables(np.random.default_rng(_SEED), p + q, int(p.sum()), _draws(len(p)))
     others = p + q - drawn
     p_values = [column.p_value for column in columns]
     if p.sum() >= _A_CELL * np.count_nonzero(p + q):
         observed = float(_added(p[None, :], q[None, :], places)[0])
         # A difference of sums: as good as the largest of them, and equal tables must count as equal.
-        extreme = int(np.count_nonzero(_added(drawn, others, places) >= observed - 1e-9 * found.g - 1e-7))
+        extreme = int(np.count_nonzero(_added(drawn, others, places) >= observed - 1e-9 * by_formula.g - 1e-7))
         p_values.append((1 + extreme) / (1 + len(drawn)))
-    floor = Divergences(*(float(x) for x in _divergences(drawn, others, prior).mean(axis=0)))
-    return Test(found.g, found.degrees, min(1.0, len(p_values) * min(p_values)), floor, len(drawn))
+    p_value = min(1.0, len(p_values) * min(p_values))
+    return Test(by_formula.g, by_formula.degrees, p_value, _mean_of(drawn, others, prior), len(drawn))
 
 
 def _added(p: Any, q: Any, places: tuple[Ints, Ints]) -> Floats:
@@ -162,8 +169,8 @@ def _near_the_choice(total: Ints, share: float, least: int) -> bool:
     return bool((middle - _FAR * error < least).any())
 
 
-def _nulls(rng: np.random.Generator, p: Ints, q: Ints, choice: Choice, near: bool) -> Iterator[tuple[Ints, Ints]]:
-    """Pairs of tables as they would be without drift, by each way in which the bins may have come about."""
+def _nulls(rng: np.random.Generator, p: Ints, q: Ints, choice: Choice, near: bool) -> Iterator[tuple[Ints, Ints, float]]:
+    """Pairs of tables as they would be without drift, by each way in which the bins may have come about; and how unlike p that way is."""
     total, n = p + q, int(p.sum())
     if near and choice.pooled <= _PARTS:
         # What was pooled may be values that occur once, or levels, alike: as many as p has, or more, which p happens not to have.
@@ -175,12 +182,12 @@ def _nulls(rng: np.random.Generator, p: Ints, q: Ints, choice: Choice, near: boo
         return
     draws = _draws(len(p))
     if near:
-        yield _given_the_choice(rng, total, n / int(total.sum()), choice, draws)
+        yield *_given_the_choice(rng, total, n / int(total.sum()), choice, draws), 0.0
         return
     drawn = _tables(rng, total, n, draws)
-    yield drawn, total - drawn
+    yield drawn, total - drawn, 0.0
     if choice.intervals:
-        yield _between_edges(rng, p, q, choice.intervals, draws)
+        yield *_between_edges(rng, p, q, choice.intervals, draws), 0.0
 
 
 def _draws(cells: int) -> int:
@@ -239,9 +246,9 @@ def _hypergeometric(rng: np.random.Generator, good: int, bad: int, sample: Ints)
     return np.asarray(np.minimum(rng.binomial(good, share), sample), np.int64)
 
 
-def _dealt_again(rng: np.random.Generator, total: Ints, parts: Ints, n: int, choice: Choice, draws: int) -> tuple[Ints, Ints]:
+def _dealt_again(rng: np.random.Generator, total: Ints, parts: Ints, n: int, choice: Choice, draws: int) -> tuple[Ints, Ints, float]:
     """The values of both sides dealt out again, and the levels chosen again, as the rule has it, from what P got: exact, if the pooled
-    values are levels of these sizes (`parts`; what is left of them, values that occur once)."""
+    values are levels of these sizes (`parts`; what is left of them, values that occur once). Unlike: by the number of levels pooled."""
     kept = choice.kept
     single = total[kept] - parts.sum()
     levels = kept + len(parts)
@@ -251,10 +258,11 @@ def _dealt_again(rng: np.random.Generator, total: Ints, parts: Ints, n: int, cho
     mine = drawn[:, :levels]
     next_count = -np.partition(-mine, choice.most, axis=1)[:, choice.most] if levels > choice.most else np.zeros(draws, np.int64)
     stays = mine > np.maximum(1, next_count)[:, None]
+    pooled = np.count_nonzero((mine > 0) & ~stays, axis=1) + drawn[:, levels]
     for side in (drawn, others):
         side[:, levels] += np.sum(side[:, :levels], axis=1, where=~stays)
         side[:, :levels] *= stays
-    return drawn, others
+    return drawn, others, abs(float(pooled.mean()) - choice.pooled)
 
 
 def _between_edges(rng: np.random.Generator, p: Ints, q: Ints, intervals: int, draws: int) -> tuple[Ints, Ints]:
