@@ -145,8 +145,9 @@ def _task_rows(columns: int) -> int:
 
 
 def block_rows(columns: int) -> int:
-    """How many rows to hand over at a time: two tasks a thread. Whole tasks, so that figures do not depend on the number of threads."""
-    return _task_rows(columns) * 2 * thread_count()
+    """How many rows to hand over at a time: two tasks a thread, and four at least, for what a block costs whatever its size. Whole tasks,
+    so that figures do not depend on the number of threads."""
+    return _task_rows(columns) * max(4, 2 * thread_count())
 
 
 def _tile(*key: Any) -> Tile:
