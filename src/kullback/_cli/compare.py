@@ -5,6 +5,7 @@ from __future__ import annotations
 import argparse
 import re
 import sys
+import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import Any
@@ -154,10 +155,11 @@ def _progress() -> Iterator[Callable[[int, int], None] | None]:
     columns = (BarColumn(), MofNCompleteColumn(), TextColumn("rows · {task.fields[rate]}/s ·"), TimeRemainingColumn(), TextColumn("left"))
     with Progress(*columns, console=Console(stderr=True), transient=True) as bar:
         task = bar.add_task("", total=None, rate="-")
+        begin = time.monotonic()
 
         def show(done: int, total: int) -> None:
-            speed = bar.tasks[0].speed
-            bar.update(task, completed=done, total=total, rate="-" if speed is None else f"{speed:,.0f}")
+            # Since the beginning: rich's own needs several blocks, which small files have not.
+            bar.update(task, completed=done, total=total, rate=f"{done / max(time.monotonic() - begin, 1e-9):,.0f}")
 
         yield show
 
