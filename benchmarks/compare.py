@@ -1,11 +1,11 @@
 """Speed of `kullback compare` on files beside `kb.kl` on the same arrays in memory, and how its memory grows.
 
-    python benchmarks/compare.py [--rows 1024] [--categories 32768] [--rounds 5]
+    python benchmarks/compare.py [--rows 512] [--categories 32768] [--rounds 7]
 
-Writes benchmarks/results/compare.csv and the table in docs/compare.md. The comparison reads both files (from the page cache) and computes
-KL both ways, JS, top-1 agreement and Δp; kb.kl computes KL(P‖Q) only. Both run in every round, and the best of each counts. Times are of
-the CPU, the system's share (mapping the files) included, on one thread: a machine that others use too changes them less.
-For the memory each size runs in a process of its own.
+Writes benchmarks/results/compare.csv and the tables in docs/compare.md. The comparison reads both files (from the page cache) and computes
+KL both ways, JS, top-1 agreement and Δp; kb.kl computes KL(P‖Q) only. Both run in every round, and the best of each counts: CPU time on one
+thread, the system's share (mapping the files) included, which others on the machine change least, and wall time on all threads.
+For the memory each size runs in a process of its own. What NumPy's functions cost is measured beside it, on tiles as the kernel has them.
 """
 
 from __future__ import annotations
@@ -23,8 +23,6 @@ from pathlib import Path
 import numpy as np
 
 import kullback as kb
-
-os.environ["OMP_NUM_THREADS"] = "1"
 
 HERE = Path(__file__).resolve().parent
 DOCS = HERE.parent / "docs" / "compare.md"
@@ -44,20 +42,48 @@ def softmax(x: np.ndarray) -> np.ndarray:
 
 
 def best(functions, rounds):
-    times = [[] for _ in functions]
+    """The least CPU time on one thread, and the least wall time on all, of each function."""
+    found = [[float("inf"), float("inf")] for _ in functions]
     for _ in range(rounds):
-        for function, found in zip(functions, times):
-            start = time.process_time()
-            function()
-            found.append(time.process_time() - start)
-    return [min(found) for found in times]
+        for threads, clock, place in (("1", time.process_time, 0), ("", time.perf_counter, 1)):
+            os.environ["OMP_NUM_THREADS"] = threads
+            for function, times in zip(functions, found):
+                start = clock()
+                function()
+                times[place] = min(times[place], clock() - start)
+    return found
+
+
+def costs() -> dict[str, float]:
+    """CPU ns an element of the passes that a row goes through, over float32 tiles of 1 MiB."""
+    rng = np.random.default_rng(0)
+    x = np.exp(rng.standard_normal((8, 32768), dtype=np.float32))
+    y, out = x[::-1].copy(), np.empty_like(x)
+    pieces, others, sums = x.reshape(-1, 256), y.reshape(-1, 256), np.empty(1024, np.float32)
+    passes = {
+        "exp": lambda: np.exp(y, out=out), "exp2": lambda: np.exp2(y, out=out), "expm1": lambda: np.expm1(y, out=out),
+        "log": lambda: np.log(x, out=out), "log2": lambda: np.log2(x, out=out), "log1p": lambda: np.log1p(y, out=out),
+        "divide": lambda: np.divide(y, x, out=out), "subtract": lambda: np.subtract(y, x, out=out),
+        "add a number": lambda: np.add(x, 1.5, out=out),
+        "dot, in pieces of 256": lambda: np.vecdot(pieces, others, out=sums), "min": lambda: x.min(1), "argmax": lambda: x.argmax(1),
+    }  # fmt: skip
+    found = {}
+    for name, function in passes.items():
+        times = []
+        for _ in range(30):
+            start = time.process_time_ns()
+            for _ in range(4):
+                function()
+            times.append((time.process_time_ns() - start) / 4)
+        found[name] = min(times) / x.size
+    return found
 
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("--rows", type=int, default=1024)
+    parser.add_argument("--rows", type=int, default=512)
     parser.add_argument("--categories", type=int, default=32768)
-    parser.add_argument("--rounds", type=int, default=5)
+    parser.add_argument("--rounds", type=int, default=7)
     arguments = parser.parse_args()
     rows, categories = arguments.rows, arguments.categories
     rng = np.random.default_rng(0)
@@ -65,7 +91,9 @@ def main() -> None:
     found = []
     with tempfile.TemporaryDirectory() as folder:
         first, second = (os.path.join(folder, f"{name}.npy") for name in "pq")
-        for form, noise in (("logits", 0.03), ("logits", 0.1), ("logits", 0.3), ("logits", 1.0), ("probs", 0.1), ("probs", 1.0)):
+        # Rows alike, and rows as different as those of a model: KL from 1e-6 to 1.
+        mixed = (10 ** rng.normal(-1.1, 0.45, (rows, 1))).astype(np.float32)
+        for form, noise in ((form, noise) for form in ("logits", "probs") for noise in (0.015, 0.05, 0.1, 0.3, 0.7, 1.0, 2.0, mixed)):
             q = p + np.float32(noise) * rng.standard_normal(p.shape, dtype=np.float32)
             x, y = (p, q) if form == "logits" else (softmax(p), softmax(q))
             np.save(first, x)
@@ -73,13 +101,13 @@ def main() -> None:
             compare, kl = best(
                 [lambda f=form: kb.compare(first, second, form=f), lambda x=x, y=y, f=form: kb.kl(x, y, form=f)], arguments.rounds
             )
-            found.append(
-                {
-                    "form": form, "mean_kl": f"{kb.kl(x, y, form=form).mean():.2g}", "compare_ns": f"{compare / p.size * 1e9:.2f}",
-                    "kl_ns": f"{kl / p.size * 1e9:.2f}", "share": f"{kl / compare:.0%}",
-                }
-            )  # fmt: skip
-            print(found[-1], flush=True)
+            mean = f"{kb.kl(x, y, form=form).mean():.2g}"
+            row = {"form": form, "mean_kl": f"{mean}, rows differ" if noise is mixed else mean}
+            for name, ours, theirs in zip(("cpu", "wall"), compare, kl):
+                row |= {f"compare_{name}_ns": f"{ours / p.size * 1e9:.2f}", f"kl_{name}_ns": f"{theirs / p.size * 1e9:.2f}"}
+                row[f"speed_{name}"] = f"{theirs / ours:.0%}"
+            found.append(row)
+            print(row, flush=True)
         memory = []
         for count in (rows // 4, rows // 2, rows):
             np.save(first, p[:count])
@@ -91,13 +119,17 @@ def main() -> None:
         writer = csv.DictWriter(file, found[0].keys())
         writer.writeheader()
         writer.writerows(found)
+    keys = [key for key in found[0] if key not in ("form", "mean_kl")]
+    passes = costs()
     lines = [
         f"{platform.machine()}, {os.cpu_count()} cores; Python {platform.python_version()}, NumPy {np.__version__}; "
-        f"{rows} × {categories} float32.",
+        f"{rows} × {categories} float32. ns an element: CPU on one thread, wall on all.",
         "",
-        "| from | mean KL | `compare` on files, CPU ns an element | `kb.kl` in memory | speed |",
-        "|---|---|---|---|---|",
-        *(f"| {r['form']} | {r['mean_kl']} | {r['compare_ns']} | {r['kl_ns']} | {r['share']} |" for r in found),
+        "| from | mean KL | `compare` on files, CPU | `kb.kl` in memory, CPU | speed | `compare`, wall | `kb.kl`, wall | speed |",
+        "|---|---|---|---|---|---|---|---|",
+        *(f"| {r['form']} | {r['mean_kl']} | {' | '.join(r[key] for key in keys)} |" for r in found),
+        "",
+        f"A pass over a tile, CPU ns an element: {', '.join(f'{name} {cost:.2f}' for name, cost in passes.items())}.",
         "",
         "| rows | both files | memory above importing |",
         "|---|---|---|",

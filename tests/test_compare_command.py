@@ -202,6 +202,8 @@ def test_errors_speak_of_options(run, here):
         (("p.npy", "short.npy", "--form", "logits"), "p.npy has 40 rows and short.npy 5: --allow-partial compares the first 5"),
         (("p.npy", "q.npy", "--form", "logit"), "form is 'logit'"),
         (("p.npy", "q.npy", "--form", "logits", "--top", "0"), "'0' is not a whole number above 0"),
+        (("p.npy", "q.npy", "--form", "logits", "--prior", "0"), "--prior is for tables, and these are model outputs"),
+        (("p.npy", "q.npy", "short.npy"), "unrecognized arguments: short.npy: quote a pattern, such as 'shards/*.npy'"),
     ):
         code, out, err = run(*arguments)
         assert (code, out) == (2, "")

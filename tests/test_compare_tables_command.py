@@ -74,6 +74,8 @@ def test_a_profile_stands_in_for_the_reference(tmp_path, capsys):
         (["{p}", "nowhere.csv"], "nowhere.csv"),
         (["{p}", "{q}", "--form", "logits"], "--form is for model outputs"),
         (["{p}", "{q}", "--columns", "fish"], "fish"),
+        (["{p}", PAIR[1]], "name the columns to compare with --columns, or pass --common for those that both have alike"),
+        (["{p}", "{q}", "--master", "local"], "master is Spark's: pass --engine spark too"),
     ],
 )
 def test_mistakes(animals, capsys, arguments, sentence):
@@ -90,3 +92,15 @@ def test_the_function_says_the_same(animals):
     assert counts == {"cat": 60, "dog": 40}
     assert "animal" in found.to_text()
     assert "animal" in found.to_html()
+
+
+def test_top_and_fail_over_mean_columns(capsys):
+    assert main(["compare", *PAIR, "--top", "2", "--fail-over", "0.02", "--markdown"]) == 1
+    printed = capsys.readouterr()
+    assert printed.out.count("\n| ") == 3  # the header and two columns
+    assert "over 0.02 nats in 2 of 7 columns" in printed.err
+    with pytest.raises(SystemExit):
+        main(["compare", "--help"])
+    told = " ".join(capsys.readouterr().out.split())
+    assert "of tables, that of any column or pair" in told
+    assert "of tables, the N most different columns and pairs" in told

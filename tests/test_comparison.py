@@ -73,8 +73,8 @@ def test_batches_are_as_good_as_the_whole(data):
         for worker in order:
             # Shipped as text, as between machines.
             merged.merge(kb.Comparison.from_dict(json.loads(json.dumps(worker.to_dict()))))
-        # Sums in another order, and blocks of rows that share a tile: the last digits.
-        same(merged.result(), whole, rel=1e-9, abs=1e-12)
+        # Which lane takes a row depends on the rows beside it, and each is good to 1e-5.
+        same(merged.result(), whole, rel=1e-5, abs=1e-7)
 
 
 def test_masked_rows_may_hold_anything(data):
@@ -145,7 +145,7 @@ def test_the_sketch_keeps_its_promise(values, at, share):
     below, above = ordered[math.floor(rank)], ordered[min(len(x) - 1, math.floor(rank) + 1)]
     (exact,) = spread.quantiles([share])
     assert below <= exact <= above
-    spread.kept = None
+    spread.forget()
     (sketched,) = spread.quantiles([share])
     # 1e-12: the rounding of logarithms at a bucket's border.
     assert sketched == below or abs(sketched - below) <= (summary.ACCURACY + 1e-12) * abs(below)

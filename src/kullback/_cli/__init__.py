@@ -23,6 +23,9 @@ _NEGATIVE = re.compile(r"-(\d|\.\d|inf|nan)", re.IGNORECASE)
 
 class _Parser(argparse.ArgumentParser):
     def error(self, message: str) -> NoReturn:
+        kind, _, names = message.partition("unrecognized arguments: ")
+        if not kind and any(map(os.path.exists, names.split())):
+            message += ": quote a pattern, such as 'shards/*.npy', that stands for several files"
         self.exit(2, f"{self.prog}: {message} (see {self.prog} --help)\n")
 
 
@@ -74,6 +77,7 @@ def _as_options(message: str) -> str:
     """The library speaks of arguments; the command has options."""
     message = re.sub(r"form=\('(\w+)', '(\w+)'\)", r"--form \1,\2", message)
     message = re.sub(r"form='(\w+)'", r"--form \1", message)
+    message = message.replace("pass engine='spark' too", "pass --engine spark too")
     message = message.replace("pass prior= to", "pass --prior to").replace("labels was passed", "--labels was passed")
     message = message.replace("pass mappings or pandas Series", "give label,value files")
     return re.sub(r"(?<![\w'])([pq])(?![\w'\[])", lambda side: side[1].upper(), message)

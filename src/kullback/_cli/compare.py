@@ -5,6 +5,7 @@ from __future__ import annotations
 import argparse
 import re
 import sys
+import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import Any
@@ -34,9 +35,21 @@ def add(commands: Any) -> None:
     parser.add_argument("p", metavar="P", help=what)
     parser.add_argument("q", metavar="Q", help="the same")
     parser.add_argument("--base", type=base, default=None, help="of the logarithm: e (nats, default), 2 (bits), 10, ...")
-    parser.add_argument("--top", type=positive, metavar="N", help="list the N worst (default: 5 printed, 20 in reports)")
+    parser.add_argument(
+        "--top",
+        type=positive,
+        metavar="N",
+        help="of models, list the N worst rows (default: 5; 20 with --markdown, --json or in a report); "
+        "of tables, the N most different columns and pairs (default: 20; 30 with --markdown; JSON and reports have all)",
+    )
     parser.add_argument("--report", metavar="FILE", help="write a page of pictures and tables that opens offline")
-    parser.add_argument("--fail-over", type=_limit, metavar="X", help="exit with 1 if it is over X (models: the mean of KL(P‖Q))")
+    parser.add_argument(
+        "--fail-over",
+        type=_limit,
+        metavar="X",
+        help="exit with 1 if KL(P‖Q) is over X: of models, its mean over the rows; of tables, that of any column or pair, "
+        "in the unit of --base, whatever the noise floor",
+    )
     printed = parser.add_mutually_exclusive_group()
     printed.add_argument("--json", action="store_true", help='print JSON (docs/compare.md); inf and nan as "inf", "-inf", "nan"')
     printed.add_argument("--markdown", action="store_true", help="print Markdown, for a pull request")
@@ -73,12 +86,13 @@ def _run(arguments: argparse.Namespace) -> int:
         write_whole(arguments.report, found.to_html())
     sentence = None if arguments.fail_over is None else found.over(arguments.fail_over)
     arguments.code = int(sentence is not None)
+    top = {} if arguments.top is None else {"top": arguments.top}
     if arguments.json:
         write(found.to_json())
     elif arguments.markdown:
-        write(found.to_markdown())
+        write(found.to_markdown(**top))
     else:
-        write(found.to_text(**({} if arguments.top is None else {"top": arguments.top})))
+        write(found.to_text(**top))
     if sentence is not None:
         sys.stdout.flush()
         print(f"kullback compare: {sentence}", file=sys.stderr)
@@ -97,6 +111,9 @@ def _compare(arguments: argparse.Namespace) -> Any:
         return compare(arguments.p, arguments.q, base=arguments.base, progress=sys.stderr.isatty(), **compare_tables.options(arguments))
     from .._compare.models import compare_models
 
+    given = compare_tables.given(arguments)
+    if given:
+        raise ReadError(f"--{given[0]} is for tables, and these are model outputs")
     form = None if arguments.form is None else tuple(part.strip() for part in arguments.form.split(","))
     with _progress() as progress:
         return compare_models(
@@ -113,7 +130,13 @@ def _compare(arguments: argparse.Namespace) -> Any:
 
 def _as_options(message: str) -> str:
     """The library speaks of arguments; the command has options."""
-    return re.sub(r"form='(\w+)'", r"--form \1", message).replace("allow_partial=True", "--allow-partial")
+    for argument, option in (
+        ("allow_partial=True", "--allow-partial"),
+        ("name the columns to compare", "name the columns to compare with --columns"),
+        ("common=True", "--common"),
+    ):
+        message = message.replace(argument, option)
+    return re.sub(r"form='(\w+)'", r"--form \1", message)
 
 
 @contextmanager
@@ -132,10 +155,11 @@ def _progress() -> Iterator[Callable[[int, int], None] | None]:
     columns = (BarColumn(), MofNCompleteColumn(), TextColumn("rows · {task.fields[rate]}/s ·"), TimeRemainingColumn(), TextColumn("left"))
     with Progress(*columns, console=Console(stderr=True), transient=True) as bar:
         task = bar.add_task("", total=None, rate="-")
+        begin = time.monotonic()
 
         def show(done: int, total: int) -> None:
-            speed = bar.tasks[0].speed
-            bar.update(task, completed=done, total=total, rate="-" if speed is None else f"{speed:,.0f}")
+            # Since the beginning: rich's own needs several blocks, which small files have not.
+            bar.update(task, completed=done, total=total, rate=f"{done / max(time.monotonic() - begin, 1e-9):,.0f}")
 
         yield show
 

@@ -36,6 +36,13 @@ def options(arguments: argparse.Namespace) -> dict[str, Any]:
     return found if arguments.prior is None else {**found, "prior": arguments.prior}
 
 
+def given(arguments: argparse.Namespace) -> list[str]:
+    """The options for tables that were given."""
+    names = ("prior", "common", "columns", "pairs", "bins", "levels", "delimiter", "master")
+    found = [name for name in names if getattr(arguments, name) is not None and getattr(arguments, name) is not False]
+    return [*found, *(["engine"] if arguments.engine != "duckdb" else [])]
+
+
 def reading(arguments: argparse.Namespace) -> dict[str, Any]:
     """As keywords that `compare_tables` and `profile` share."""
     return {

@@ -26,6 +26,8 @@ SCHEMA = "kullback.comparison/1"
 SPREADS = ("kl_pq", "kl_qp", "js", "delta_p")
 MOMENTS = (*SPREADS, "nll_p", "nll_q", "nll_change", "same_top", "bucket_p", "bucket_q", "llama_cpp")
 BINS = 10
+# Rows that are added at a time: moments, percentiles and the rest take as long for one.
+TOGETHER = 1024
 
 
 class NotComparable(ValueError):
@@ -102,6 +104,7 @@ class Comparison:
         self._categories: int | None = None
         self._tokens: bool | None = None
         self._nan = self._masked = 0
+        self._waiting: list[tuple[Rows, Array, Array | None]] = []
         self._moments = {name: Moments() for name in MOMENTS}
         self._spreads = {name: Spread() for name in SPREADS}
         self._worst = Worst(top)
@@ -166,6 +169,22 @@ class Comparison:
             found, rows = Rows(*(column[~bad] for column in found)), rows[~bad]
             chosen = None if chosen is None else chosen[~bad]
             pooled = None if pooled is None else Pooled(*(None if column is None else column[~bad] for column in pooled))
+        if pooled is not None:
+            self._add(found, rows, chosen, pooled)
+            return
+        self._waiting.append((found, rows, chosen))
+        if sum(len(each[1]) for each in self._waiting) >= TOGETHER:
+            self._settle()
+
+    def _settle(self) -> None:
+        """Add the rows that wait."""
+        if self._waiting:
+            batches, rows, chosen = zip(*self._waiting)
+            self._waiting = []
+            found = Rows(*(np.concatenate(column) for column in zip(*batches)))
+            self._add(found, np.concatenate(rows), None if chosen[0] is None else np.concatenate(chosen), None)
+
+    def _add(self, found: Rows, rows: Array, chosen: Array | None, pooled: Pooled | None) -> None:
         with np.errstate(all="ignore"):
             p, q = np.exp(found.log_p), np.exp(found.log_q)
             # q - p = p (e^l - 1): without the cancellation where the two are close. Where p is 0, q is what there is.
@@ -195,6 +214,8 @@ class Comparison:
             raise TypeError(f"merge takes a Comparison, not a {type(other).__name__}: for a saved one, Comparison.from_dict")
         if other._categories is not None and other._tokens is not None:
             self._agree(other._categories, other._tokens)
+        self._settle()
+        other._settle()
         for name in MOMENTS:
             self._moments[name].merge(other._moments[name])
         for name in SPREADS:
@@ -205,6 +226,7 @@ class Comparison:
 
     def to_dict(self) -> dict[str, Any]:
         """All of it, as JSON can hold it, for `from_dict` elsewhere."""
+        self._settle()
         saved = {
             "schema": SCHEMA, "next": self._next, "categories": self._categories, "tokens": self._tokens,
             "nan": self._nan, "masked": self._masked,
@@ -230,6 +252,7 @@ class Comparison:
 
     def result(self, *, base: float | None = None, **about: Any) -> ModelComparison:
         """The figures so far, in nats or to the base given. Raises if there are no rows."""
+        self._settle()
         rows = self._moments["kl_pq"].count + self._moments["kl_pq"].infinite
         if not rows:
             raise ValueError("no rows were compared" + (f": all {self._nan:,} hold NaN" if self._nan else ""))

@@ -156,11 +156,11 @@ class ModelComparison:
 
         return to_html(self)
 
-    def to_markdown(self) -> str:
+    def to_markdown(self, *, top: int = 20) -> str:
         """For a pull request."""
         from .._report.models import to_markdown
 
-        return to_markdown(self)
+        return to_markdown(self, top=top)
 
     def plot(self) -> Any:
         """The report's pictures as a Matplotlib figure."""

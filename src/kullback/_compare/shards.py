@@ -152,8 +152,9 @@ def _mapped(path: Path, offset: int, size: int, shape: tuple[int, ...], dtype: A
     width = columns * np.dtype(dtype).itemsize
 
     def read(start: int, stop: int) -> Array:
-        # Each block is mapped for itself, and let go after it: pages read do not pile up.
-        block = np.memmap(path, dtype, "r", offset + start * width, (stop - start, columns))
+        # Each block is mapped for itself, and let go after it: pages read do not pile up. "c", though nothing is written: NumPy's argmax
+        # copies what may not be written to.
+        block = np.memmap(path, dtype, "c", offset + start * width, (stop - start, columns))
         return _from_bfloat16(block) if bfloat16 else block
 
     return Stored(shape, kind, max(0, min(rows, (size - offset) // width)) if width else 0, read)

@@ -71,7 +71,7 @@ class Moments:
 
 @dataclass
 class Spread:
-    """Percentiles, and counts by size. Numbers of either sign, +inf included."""
+    """Percentiles, and counts by size. Numbers of either sign, +inf included: kept as they are, and in buckets once they are too many."""
 
     count: int = 0
     low: float = math.inf
@@ -80,13 +80,21 @@ class Spread:
     infinite: int = 0
     buckets: dict[int, int] = field(default_factory=dict)  # of |x| in (γ^(i-1), γ^i]
     negative: dict[int, int] = field(default_factory=dict)
-    kept: list[Floats] | None = field(default_factory=list)  # None: more than KEPT
+    kept: list[Floats] | None = field(default_factory=list)  # None: more than KEPT, and in the buckets
 
     def add(self, x: Floats) -> None:
         if not len(x):
             return
         self.count += len(x)
         self.low, self.high = min(self.low, float(x.min())), max(self.high, float(x.max()))
+        if self.kept is None:
+            self._sort_in(x)
+        else:
+            self.kept.append(x.copy())
+            if self.count > KEPT:
+                self.forget()
+
+    def _sort_in(self, x: Floats) -> None:
         self.zero += int(np.count_nonzero(x == 0.0))
         self.infinite += int(np.count_nonzero(x == np.inf))
         for side, sign in ((self.buckets, 1.0), (self.negative, -1.0)):
@@ -94,23 +102,35 @@ class Spread:
             places, counts = np.unique(np.ceil(np.log(size) / _LOG_GAMMA).astype(np.int64), return_counts=True)
             for place, count in zip(places.tolist(), counts.tolist()):
                 side[place] = side.get(place, 0) + count
+
+    def forget(self) -> None:
+        """From now on the buckets only."""
         if self.kept is not None:
-            self.kept.append(x.copy())
-            self._forget()
+            self._sort_in(np.concatenate([np.zeros(0), *self.kept]))
+            self.kept = None
 
     def merge(self, other: Spread) -> None:
         self.count += other.count
         self.low, self.high = min(self.low, other.low), max(self.high, other.high)
-        self.zero, self.infinite = self.zero + other.zero, self.infinite + other.infinite
-        for mine, theirs in ((self.buckets, other.buckets), (self.negative, other.negative)):
-            for place, count in theirs.items():
+        if self.kept is not None and other.kept is not None:
+            self.kept = [*self.kept, *other.kept]
+            if self.count > KEPT:
+                self.forget()
+            return
+        self.forget()
+        theirs = other._in_buckets()
+        self.zero, self.infinite = self.zero + theirs.zero, self.infinite + theirs.infinite
+        for mine, more in ((self.buckets, theirs.buckets), (self.negative, theirs.negative)):
+            for place, count in more.items():
                 mine[place] = mine.get(place, 0) + count
-        self.kept = None if self.kept is None or other.kept is None else [*self.kept, *other.kept]
-        self._forget()
 
-    def _forget(self) -> None:
-        if self.count > KEPT:
-            self.kept = None
+    def _in_buckets(self) -> Spread:
+        """Itself, or what it would be without what is kept."""
+        if self.kept is None:
+            return self
+        found = Spread(self.count, self.low, self.high, kept=list(self.kept))
+        found.forget()
+        return found
 
     @property
     def exact(self) -> bool:
@@ -118,10 +138,11 @@ class Spread:
 
     def steps(self) -> tuple[Floats, Floats]:
         """Values in ascending order, one a bucket, and how many numbers each stands for."""
+        sorted_in = self._in_buckets()
         centre = 2.0 / (1.0 + math.exp(_LOG_GAMMA))
-        below = [(-centre * math.exp(place * _LOG_GAMMA), n) for place, n in sorted(self.negative.items(), reverse=True)]
-        above = [(centre * math.exp(place * _LOG_GAMMA), n) for place, n in sorted(self.buckets.items())]
-        found = [*below, (0.0, self.zero), *above, (math.inf, self.infinite)]
+        below = [(-centre * math.exp(place * _LOG_GAMMA), n) for place, n in sorted(sorted_in.negative.items(), reverse=True)]
+        above = [(centre * math.exp(place * _LOG_GAMMA), n) for place, n in sorted(sorted_in.buckets.items())]
+        found = [*below, (0.0, sorted_in.zero), *above, (math.inf, sorted_in.infinite)]
         values, counts = zip(*((v, n) for v, n in found if n)) if self.count else ((), ())
         return np.clip(np.array(values), self.low, self.high), np.array(counts, dtype=np.float64)
 
@@ -146,9 +167,11 @@ class Spread:
     @classmethod
     def from_dict(cls, saved: dict[str, Any]) -> Spread:
         kept = saved["kept"]
+        if kept is not None:
+            return cls(saved["count"], saved["low"], saved["high"], kept=[_unpacked(kept)])
         places: dict[str, Any] = {side: {int(i): int(n) for i, n in saved[side]} for side in ("buckets", "negative")}
         numbers = {name: saved[name] for name in ("count", "low", "high", "zero", "infinite")}
-        return cls(**numbers, **places, kept=None if kept is None else [_unpacked(kept)])
+        return cls(**numbers, **places, kept=None)
 
 
 def _between(ordered: Floats, rank: float) -> float:

@@ -1,33 +1,38 @@
 """Everything a comparison asks of a pair of rows, in one pass over them: KL both ways, JS, the likeliest category, one's log-probability.
 
 On as many threads as the process may use, and in memory that does not grow with the number of rows. Each figure is good to 2e-5 of itself:
-float32 where its bound allows that, else float64; rows too close, or out of the ordinary, are left for the general formula (not `decided`).
+through `comparison_lanes` where their bounds allow that, else float64; rows out of the ordinary are left for the general formula (not
+`decided`).
 """
 
 from __future__ import annotations
 
+import threading
 from collections.abc import Iterator
+from itertools import pairwise
 from typing import Any, NamedTuple
 
 import numpy as np
 
+from .comparison_lanes import FAR, FAR_ABOVE, GOAL, LANES, LEAST, MID, NEAR, NEAR_BELOW, NUMBERS, Tile
 from .cpu import _Buffers, on_threads, thread_count
-from .cpu_tiles import _ONES, PIECE, _vecdot
+from .cpu_tiles import _ONES, _UNIT, PIECE, _vecdot
 
 Array = Any
 
 LOG_FORMS = ("logits", "log_probs")
-# Elements in a tile. Fewer would fit the caches better, but each tile costs some 100 µs of bookkeeping.
-_TILE = 1 << 18
+# Bytes of an array of a tile. Fewer would fit the caches better, but each tile costs some 30 µs, and threads wait for the GIL.
+_TILE = 1 << 20
+# Elements of a tile in float64, of which there are more arrays.
+_WIDE = 1 << 16
 # Elements a thread takes at a time.
 _TASK = 1 << 21
-# Relative error asked of each way: half of what is promised. `kl` promises less error, and takes float64 where this still takes float32.
-_GOAL = 1e-5
-_SINGLE, _DOUBLE = 2.0**-24, 2.0**-53
-# As in `cpu_tiles`: a relative error of 2u sqrt(2/KL), asked to be below half the goal.
-_LEAST = 2.0 * (4.0 * _SINGLE / _GOAL) ** 2
-# e^v beyond this multiplies what float32 has rounded, or lost.
-_STEEP = 20.0
+# Up to so many elements float64 takes no time that anyone would notice, and gives the same digits on every machine.
+_SMALL = 1 << 16
+# Rows whose sums are kept until their figures are worked out.
+_FINISH = 1024
+_DOUBLE = 2.0**-53
+_last = threading.local()
 
 
 class Rows(NamedTuple):
@@ -79,55 +84,6 @@ class _Tile(NamedTuple):
         return fine
 
 
-# --- float32 ----------------------------------------------------------------------------------------------------------------------
-# With weights e of P, v = log(q/p) - c for some c, f = e^v - 1, and E the mean under P:
-#   S = E[f - v],  m = E[v],  X = S + m = E[f],  T = E[v f],
-#   KL(P||Q) = S + log1p(X) - X,   KL(Q||P) = (m + T)/(1 + X) - log1p(X),
-#   JS = KL(Q||P)/2 - KL(M||P),   KL(M||P) = E[(1 + g) log1p(g)] with g = (f - X)/(2 (1 + X)), since E[g] = 0.
-# Little cancels: S is half of T, KL(M||P) a quarter of KL(Q||P) where they are small; where they are not, `decided` looks.
-
-
-def _in_float32(tile: _Tile) -> Rows:
-    x, y = tile.sides
-    e, v, f, w = (tile.buffer(name, x.shape, np.float32) for name in "evfw")
-    if tile.forms[0] in LOG_FORMS:
-        largest = _at(x, tile.tops[0])
-        np.exp(np.subtract(x, largest.astype(np.float32)[:, None], out=e), out=e)
-        z = _sum(e)
-        mean = _sum(e, np.subtract(y, x, out=v)) / z
-        c = mean.astype(np.float32)
-        m = mean - c
-        np.subtract(v, c[:, None], out=v)
-        np.expm1(v, out=f)
-        log_p = _at(x, tile.token) - largest - np.log(z)
-        shift = largest - _at(y, tile.tops[1]) if "log_probs" in tile.forms else 0.0
-    else:
-        np.copyto(e, x)
-        z = _sum(e)
-        np.divide(y, x, out=f)
-        np.log(f, out=v)
-        np.subtract(f, np.float32(1.0), out=f)
-        m, c, shift = _sum(e, v) / z, np.zeros(len(x), np.float32), 0.0
-        log_p = np.log(_at(x, tile.token)) - np.log(z)
-    steepest = np.maximum.reduce(v, 1)
-    change = _at(v, tile.token)
-    t = _sum(e, np.multiply(v, f, out=w)) / z
-    s = _sum(e, np.subtract(f, v, out=w)) / z
-    mean_f = s + m
-    gain = np.log1p(mean_f)
-    kl_pq, kl_qp = s + (gain - mean_f), (m + t) / (1.0 + mean_f) - gain
-    np.subtract(f, mean_f.astype(np.float32)[:, None], out=f)
-    np.multiply(f, (0.5 / (1.0 + mean_f)).astype(np.float32)[:, None], out=f)
-    np.log1p(f, out=v)
-    # E[g] is 0 but for rounding, which is taken off again.
-    js = 0.5 * kl_qp - (_sum(e, np.multiply(f, v, out=w)) + _sum(e, np.subtract(v, f, out=v))) / z
-
-    least = _LEAST * (1.0 + np.abs(c.astype(np.float64)) / 4.0) ** 2
-    decided = (kl_pq >= least) & (kl_qp >= least) & (js >= least / 2.0) & (js >= 0.05 * kl_qp) & (m * m <= kl_pq) & (steepest <= _STEEP)
-    decided &= tile.sums_to_one(np.log(z), np.log(z) + c + gain + shift)
-    return Rows(kl_pq, kl_qp, js, *tile.tops, log_p, log_p + change - gain, decided)
-
-
 # --- float64 ----------------------------------------------------------------------------------------------------------------------
 # With log-weights a, b, weights e, f, and their sums z_p, z_q:  d = b - a,
 #   KL(P||Q) = log(z_q/z_p) - sum e d / z_p,   KL(Q||P) = sum f d / z_q - log(z_q/z_p),
@@ -176,59 +132,146 @@ def _in_float64(tile: _Tile) -> Rows:
 
     decided = tile.sums_to_one(log_zp, log_zq)
     for value, size in ((kl_pq, mean_p), (kl_qp, mean_q), (js, entropy_p + entropy_q)):
-        decided &= value >= (1.0 + np.abs(size)) * (8.0 * _DOUBLE / _GOAL)
+        decided &= value >= (1.0 + np.abs(size)) * (8.0 * _DOUBLE / GOAL)
     return Rows(kl_pq, kl_qp, js, *tile.tops, log_at[0] - log_zp, log_at[1] - log_zq, decided)
 
 
+def _height(columns: int) -> int:
+    """Rows of a tile; of float64 data, half as many."""
+    return max(1, _TILE // 4 // columns)
+
+
 def _task_rows(columns: int) -> int:
-    height = max(1, _TILE // columns)
+    height = _height(columns)
     return max(height, _TASK // columns // height * height)
 
 
 def block_rows(columns: int) -> int:
-    """How many rows to hand over at a time: two tasks a thread. Whole tasks, so that figures do not depend on the number of threads."""
-    return _task_rows(columns) * 2 * thread_count()
+    """How many rows to hand over at a time: two tasks a thread, and four at least, for what a block costs whatever its size. Whole tasks,
+    so that figures do not depend on the number of threads."""
+    return _task_rows(columns) * max(4, 2 * thread_count())
+
+
+def _tile(*key: Any) -> Tile:
+    """This thread's last one, if it was of this size: the next block of a stream has the same."""
+    if getattr(_last, "key", None) != key:
+        _last.key, _last.tile = key, Tile(*key)
+    return _last.tile  # type: ignore[no-any-return]
+
+
+class _Sums(NamedTuple):
+    """Rows that have gone through a lane: what it made of each, its estimate of KL(P||Q), and which lane it was."""
+
+    rows: Array
+    numbers: Array
+    estimates: Array
+    tried: Array
+
+
+class _Call:
+    """One call: what all threads share, each writing its own rows of `found`."""
+
+    def __init__(self, x: Array, y: Array, forms: tuple[str, str], tolerances: tuple[float, float], chosen: Array | None) -> None:
+        self.x, self.y, self.forms, self.tolerances, self.chosen = x, y, forms, tolerances, chosen
+        self.count, self.columns = x.shape
+        reals, places = np.empty((5, self.count)), np.empty((2, self.count), np.intp)
+        self.found = Rows(reals[0], reals[1], reals[2], places[0], places[1], reals[3], reals[4], np.zeros(self.count, bool))
+        self.logs = forms[0] in LOG_FORMS
+        self.unit = _UNIT.get(x.dtype, 0.0) if x.dtype == y.dtype and self.logs == (forms[1] in LOG_FORMS) else 0.0
+        self.height = max(1, _height(self.columns) * 4 // x.dtype.itemsize)
+
+    def work(self, queue: Iterator[tuple[int, int]]) -> None:
+        buffer = _Buffers()
+        tile = _tile(min(self.height, self.count), self.columns, self.x.dtype) if self.unit else None
+        with np.errstate(all="ignore"):
+            begun: list[_Sums] = []
+            for start, stop in queue:
+                if tile is None:
+                    self.find_tops(slice(start, stop))
+                    self.in_float64(np.arange(start, stop), buffer)
+                    continue
+                begun.append(self.first(start, stop, tile))
+                if sum(len(task.rows) for task in begun) >= _FINISH:
+                    self.finish_all(begun, tile, buffer)
+                    begun = []
+            if tile is not None and begun:
+                self.finish_all(begun, tile, buffer)
+
+    def find_tops(self, rows: slice) -> None:
+        self.found.top_p[rows], self.found.top_q[rows] = self.x[rows].argmax(1), self.y[rows].argmax(1)
+
+    def first(self, start: int, stop: int, tile: Tile) -> _Sums:
+        """Rows start to stop, each through the lane that suits its neighbours."""
+        count = stop - start
+        task = _Sums(np.arange(start, stop), np.empty((NUMBERS, count)), np.empty(count), np.empty(count, np.int8))
+        # A lane that suits all rows so far is the next tile's; MID, which takes most of them, where none does, and for the first row.
+        lane, least, most = MID, np.inf, 0.0
+        edges = [0, *range(1, count, self.height), count]
+        for low, high in pairwise(edges):
+            rows, here = slice(start + low, start + high), slice(low, high)
+            self.find_tops(rows)
+            task.estimates[here] = found = self.sums(lane, rows, tile, task.numbers[:, here])
+            task.tried[here] = lane
+            least, most = min(least, found.min()), max(most, found.max())
+            lane = FAR if least >= FAR_ABOVE else NEAR if most <= NEAR_BELOW else MID
+        return task
+
+    def finish_all(self, tasks: list[_Sums], tile: Tile, buffer: _Buffers) -> None:
+        """From sums to figures, for many rows at once: some 200 operations that cost the same for one row. The others once more."""
+        rows, numbers, estimates, tried = (np.concatenate(parts, -1) for parts in zip(*tasks))
+        for lane in (NEAR, MID, FAR):
+            mine = np.flatnonzero(tried == lane)
+            if mine.size:
+                self.finish(lane, rows[mine], numbers[:, mine])
+        close, ordinary = estimates < NEAR_BELOW, (estimates >= LEAST[self.unit]) & (estimates < np.inf)
+        for lane, others in ((NEAR, (tried == MID) & close), (MID, (tried != MID) & ordinary)):
+            again = rows[others & ~self.found.decided[rows]]
+            for low in range(0, len(again), self.height):
+                part = again[low : low + self.height]
+                room = np.empty((NUMBERS, len(part)))
+                self.sums(lane, part, tile, room)
+                self.finish(lane, part, room)
+        self.in_float64(rows[~self.found.decided[rows]], buffer)
+
+    def sums(self, lane: int, rows: Any, tile: Tile, out: Array) -> Array:
+        a, b = (side if side.flags.c_contiguous and side.flags.aligned else side.copy() for side in (self.x[rows], self.y[rows]))
+        tile = tile.first(len(a))
+        if self.logs:
+            return LANES[lane].logs(a, b, a[np.arange(len(a)), self.found.top_p[rows]], tile, out)
+        return LANES[lane].probs(a, b, tile, out)
+
+    def finish(self, lane: int, rows: Array, raw: Array) -> None:
+        kl_pq, kl_qp, js, log_sum, log_ratio, fine = LANES[lane].finish(raw, self.unit)
+        tops = self.found.top_p[rows]
+        token = tops if self.chosen is None else self.chosen[rows]
+        a, b = (side[rows, token].astype(np.float64) for side in (self.x, self.y))
+        if not self.logs:
+            a, b = np.log(a), np.log(b)
+        for form, tolerance, log_total in zip(self.forms, self.tolerances, (log_sum, log_sum + log_ratio)):
+            if form in ("probs", "log_probs"):
+                fine &= np.abs(np.expm1(log_total)) <= tolerance
+        values = kl_pq, kl_qp, js, tops, self.found.top_q[rows], a - log_sum, b - log_sum - log_ratio, fine
+        for out, value in zip(self.found, values):
+            out[rows] = value
+
+    def in_float64(self, rows: Array, buffer: _Buffers) -> None:
+        step = max(1, _WIDE // self.columns)
+        for low in range(0, len(rows), step):
+            part = rows[low : low + step]
+            neighbours = len(part) == part[-1] + 1 - part[0]
+            where: Any = slice(part[0], part[-1] + 1) if neighbours else part
+            tops = self.found.top_p[part], self.found.top_q[part]
+            token = tops[0] if self.chosen is None else self.chosen[part]
+            values = _in_float64(_Tile((self.x[where], self.y[where]), self.forms, self.tolerances, tops, token, buffer))
+            for out, value in zip(self.found, values):
+                out[part] = value
 
 
 def compare_rows(x: Array, y: Array, forms: tuple[str, str], tolerances: tuple[float, float], chosen: Array | None = None) -> Rows:
     """Of two (rows, categories) arrays of float32 or float64. `chosen`: a category a row, the likeliest of x by default."""
-    count, columns = x.shape
-    reals, places = np.empty((5, count)), np.empty((2, count), np.intp)
-    found = Rows(reals[0], reals[1], reals[2], places[0], places[1], reals[3], reals[4], np.zeros(count, bool))
-    alike = (forms[0] in LOG_FORMS) == (forms[1] in LOG_FORMS)
-    single = alike and x.dtype == y.dtype == np.float32
-    height, step = max(1, _TILE // columns), _task_rows(columns)
-    quarter = -(-height // 4)
-
-    def make(rows: Any, tops: tuple[Array, Array], buffer: _Buffers) -> _Tile:
-        return _Tile((x[rows], y[rows]), forms, tolerances, tops, tops[0] if chosen is None else chosen[rows], buffer)
-
-    def work(queue: Iterator[tuple[int, int]]) -> None:
-        buffer = _Buffers()
-        with np.errstate(all="ignore"):
-            for start, stop in queue:
-                # Neighbours are alike: where float32 fails on a task's first tile it is not tried on the others.
-                fast = single
-                for low in range(start, stop, height):
-                    rows = slice(low, min(stop, low + height))
-                    tops = x[rows].argmax(1), y[rows].argmax(1)
-                    wrong = np.arange(len(tops[0]))
-                    whole = not fast
-                    if fast:
-                        tile = _in_float32(make(rows, tops, buffer))
-                        _store(found, rows, tile)
-                        wrong = np.flatnonzero(~tile.decided)
-                        fast = 2 * len(wrong) < len(tile.decided)
-                    # Numbers twice as wide, and more of them at a time: a quarter of the rows.
-                    for i in range(0, len(wrong), quarter):
-                        part = wrong[i : i + quarter]
-                        left: Any = slice(low + int(part[0]), low + int(part[-1]) + 1) if whole else low + part
-                        _store(found, left, _in_float64(make(left, (tops[0][part], tops[1][part]), buffer)))
-
-    on_threads(work, [(low, min(count, low + step)) for low in range(0, count, step)], x.size)
-    return found
-
-
-def _store(found: Rows, rows: Any, values: Rows) -> None:
-    for out, value in zip(found, values):
-        out[rows] = value
+    if x.size <= _SMALL:
+        x, y = x.astype(np.float64), y.astype(np.float64)
+    call = _Call(x, y, forms, tolerances, chosen)
+    step = _task_rows(call.columns)
+    on_threads(call.work, [(low, min(call.count, low + step)) for low in range(0, call.count, step)], x.size)
+    return call.found

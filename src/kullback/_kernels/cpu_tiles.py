@@ -42,11 +42,11 @@ class Lane(NamedTuple):
     scaled: bool = True
 
 
-def _einsum_dot(x: Array, y: Array) -> Array:
-    return np.einsum("...i,...i->...", x, y)
+def _einsum_dot(x: Array, y: Array, out: Array | None = None) -> Array:
+    return np.einsum("...i,...i->...", x, y, out=out)
 
 
-_vecdot: Callable[[Array, Array], Array] = getattr(np, "vecdot", _einsum_dot)  # NumPy 2
+_vecdot: Callable[..., Array] = getattr(np, "vecdot", _einsum_dot)  # NumPy 2
 
 
 def _dot(x: Array, y: Array | None = None) -> Array:

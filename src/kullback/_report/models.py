@@ -8,7 +8,7 @@ from itertools import accumulate
 from typing import TYPE_CHECKING, Any
 
 from .axes import Linear, Logarithmic, number
-from .words import printable
+from .words import paragraph, printable
 
 if TYPE_CHECKING:
     from .._compare.record import ModelComparison
@@ -144,10 +144,10 @@ def to_text(c: ModelComparison, *, top: int = 5) -> str:
             "Worst rows, by KL(P‖Q)",
             *_grid(headers, rows[:top]),
             "",
-            headline(c),
-            *(f"Note: {printable(note)}" for note in c.notes),
+            paragraph(headline(c)),
+            *(paragraph(f"Note: {printable(note)}") for note in c.notes),
             "",
-            *conventions(c),
+            *(paragraph(line, "· ") for line in conventions(c)),
         ]
     )
 
@@ -169,8 +169,9 @@ def _markdown_table(headers: list[str], rows: list[list[str]]) -> list[str]:
     return ["| " + " | ".join(map(_cell, headers)) + " |", rule, *("| " + " | ".join(map(_cell, row)) + " |" for row in rows)]
 
 
-def to_markdown(c: ModelComparison) -> str:
+def to_markdown(c: ModelComparison, *, top: int = 20) -> str:
     headers, rows = statistics(c)
+    worst_headers, worst = _worst(c)
     kept = [row for row in rows if row[0] in ("mean", "± s.e.", "maximum", "99%", "90%", "median")]
     lines = [
         f"**{headline(c)}**",
@@ -180,7 +181,7 @@ def to_markdown(c: ModelComparison) -> str:
         *_markdown_table(["", ""], [list(fact) for fact in facts(c)]),
         "",
     ]
-    lines += ["<details><summary>Worst rows, and conventions</summary>", "", *_markdown_table(*_worst(c)), ""]
+    lines += ["<details><summary>Worst rows, and conventions</summary>", "", *_markdown_table(worst_headers, worst[:top]), ""]
     lines += [*(f"- {letter}: {_cell(what)}" for letter, what in _sides(c)), *(f"- {_cell(line)}" for line in (*c.notes, *conventions(c)))]
     return "\n".join([*lines, "", "</details>", ""])
 

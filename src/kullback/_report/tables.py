@@ -8,13 +8,17 @@ from typing import TYPE_CHECKING, Any
 
 from .axes import number
 from .text import width
-from .words import printable
+from .words import paragraph, printable
 
 if TYPE_CHECKING:
     from .._compare.tables.record import Column, TableComparison
 
 _HEADERS = ("column", "kind", "KL(P‖Q)", "KL(Q‖P)", "JS", "PSI", "noise floor", "p, adjusted")
 _BIN_HEADERS = ("P", "Q", "share of P", "share of Q", "p·ln(p/q)", "adds to PSI")
+_PAIRS = (
+    "Pairs, where tables are drawn: the smallest of the two columns' own p-values and that of what the cells add to them (their G less the "
+    "columns'), times 3; with fewer than 2 values of P a cell, of the columns' own only, times 2."
+)
 _CUT = 40  # characters of a name in a narrow place
 _IN_DETAIL = 200  # columns with pictures on a page; a page of thousands would not open
 _BARS = 25  # rows of the ranking
@@ -56,9 +60,11 @@ def conventions(c: TableComparison) -> list[str]:
         "all others, and what P never had, are pooled. Missing is a bin.",
         f"Shares: bins empty on both sides are left out; {prior}; divided by their sum{empty}.",
         f"KL(P‖Q) = Σ p·log(p/q), JS = ½KL(P‖M) + ½KL(Q‖M) with M = (P+Q)/2, in {c.unit} ({log}); PSI = Σ (p−q)·ln(p/q), always in nats.",
-        "p-value: the G-test of homogeneity on the counts without prior. By the χ² distribution where every expected count is at least 20; "
-        "otherwise by drawing tables with the same totals (fixed seed), given which levels were kept. Adjusted by Holm's method for all "
-        "columns and pairs.",
+        "p-value: the G-test of homogeneity on the counts without prior. By the χ² distribution where every expected count is at least 20 "
+        "and chance could not have chosen other bins; otherwise by drawing tables with the same totals (fixed seed): with the bins as they "
+        "are, with edges that are P's own values, with the levels chosen again. The largest p-value counts, adjusted by Holm's method for "
+        "all columns and pairs.",
+        *([_PAIRS] if c.pairs else []),
         "Noise floor: the mean of the same figure if both were samples of one distribution: (bins−1)·(1/n+1/m)/2 for KL, a quarter of it "
         "for JS, twice it for PSI; from the drawn tables where they are drawn.",
     ]
@@ -92,7 +98,7 @@ def _marked(column: Column) -> str:
 
 
 def to_text(c: TableComparison, *, top: int = 20) -> str:
-    lines = [f"P  {printable(c.p.name)}, {c.p.rows:,} rows", f"Q  {printable(c.q.name)}, {c.q.rows:,} rows", "", headline(c), ""]
+    lines = [f"P  {printable(c.p.name)}, {c.p.rows:,} rows", f"Q  {printable(c.q.name)}, {c.q.rows:,} rows", "", paragraph(headline(c)), ""]
     for columns, title in ((c.columns, "columns"), (c.pairs, "pairs")):
         if not columns:
             continue
@@ -101,12 +107,12 @@ def to_text(c: TableComparison, *, top: int = 20) -> str:
             lines.append(f"... and {len(columns) - top:,} more {title}, with smaller KL(P‖Q)")
         lines.append("")
     lines += [
-        "* beyond chance: p-value of no drift at all, adjusted for the number of columns, under 0.01.",
+        "* beyond chance: the p-value of no drift at all, adjusted for the number of columns, is under 0.01.",
         "Noise floor: the mean of KL(P‖Q) at these counts if nothing had changed.",
+        *(paragraph(f"Left out: {printable(name)} ({printable(reason)})") for name, reason in c.left_out),
         "",
+        *(paragraph(printable(line), "· ") for line in conventions(c)),
     ]
-    lines += [f"left out: {printable(name)} ({printable(reason)})" for name, reason in c.left_out]
-    lines += [f"· {printable(line)}" for line in conventions(c)]
     return "\n".join(lines)
 
 

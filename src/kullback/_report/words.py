@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import textwrap
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -14,6 +15,13 @@ if TYPE_CHECKING:
 def printable(label: str) -> str:
     """A label that cannot move the cursor or break a line: control characters as escapes."""
     return "".join(c if c.isprintable() else c.encode("unicode_escape", "backslashreplace").decode() for c in label)
+
+
+def paragraph(text: str, begin: str = "") -> str:
+    """Lines of at most 100 characters, those after the first below what `begin` precedes."""
+    return textwrap.fill(
+        text, 100, initial_indent=begin, subsequent_indent=" " * len(begin), break_long_words=False, break_on_hyphens=False
+    )
 
 
 def percent(share: float) -> str:

@@ -21,7 +21,7 @@ from .profile import Profile, merge, read_profile, same_bins
 from .progress import steps
 from .record import Column, Side, TableComparison
 from .sources import find, holds_table, is_path, is_profile, is_table_path
-from .statistics import Test, divergences, holm, in_base, no_drift, terms
+from .statistics import Choice, Test, divergences, holm, in_base, no_drift, no_joint_drift, terms
 
 __all__ = ["Profile", "TableComparison", "compare_tables", "is_table", "profile"]
 
@@ -105,7 +105,8 @@ def compare_tables(
             before = _counted(reference, names, wanted_pairs, None, options, step)
             after = _counted(other, names, wanted_pairs, before, options, step)
     singles = [_column(name, before, after, prior) for name in names]
-    joint = [_pair(pair, before, after, prior) for pair in wanted_pairs]
+    tests = {column.name: test for column, test in singles}
+    joint = [_pair(pair, before, after, prior, (tests[pair[0]], tests[pair[1]])) for pair in wanted_pairs]
     adjusted = iter(holm([test.p_value for *_, test in (*singles, *joint)]))
     found = [_in_unit(column, test, next(adjusted), base) for column, test in (*singles, *joint)]
     return TableComparison(
@@ -307,32 +308,34 @@ _Found = tuple[Column, Test]
 
 def _column(name: str, p: Profile, q: Profile, prior: float) -> _Found:
     bins: Bins = p.bins[name]
-    chosen = len(bins.levels)
-    return _compared(
-        name, bins.kind, p.types[name], q.types[name], labels(bins), p.counts[name], q.counts[name], prior, bins.least, chosen, bins.pooled
-    )
+    choice = Choice()
+    if bins.kind in ("number", "time"):
+        choice = Choice(intervals=len(bins.cuts) + 1)
+    elif bins.kind == "text":
+        choice = Choice(kept=len(bins.levels), least=bins.least, most=p.settings["levels"], pooled=bins.pooled)
+    a, b = (np.asarray(side.counts[name], np.int64) for side in (p, q))
+    about = (name, bins.kind, p.types[name], q.types[name], labels(bins))
+    return _compared(*about, a, b, prior, no_drift(a, b, prior, choice), bins.pooled)
 
 
-def _pair(pair: Pair, p: Profile, q: Profile, prior: float) -> _Found:
+def _pair(pair: Pair, p: Profile, q: Profile, prior: float, tests: tuple[Test, Test]) -> _Found:
     a, b = pair
     first, second = labels(p.bins[a]), labels(p.bins[b])
     cells = sorted(set(p.pairs[pair]) | set(q.pairs[pair]))
     names = [f"{first[i]} · {second[j]}" for i, j in cells]
-    x, y = ([side.pairs[pair].get(cell, 0) for cell in cells] for side in (p, q))
-    return _compared(f"{a}:{b}", "pair", "", "", names, x, y, prior, 0, 0, 0)
+    x, y = (np.array([side.pairs[pair].get(cell, 0) for cell in cells], np.int64) for side in (p, q))
+    rows, columns = (np.array(place) for place in zip(*cells))
+    return _compared(f"{a}:{b}", "pair", "", "", names, x, y, prior, no_joint_drift(x, y, prior, (rows, columns), tests), 0)
 
 
 def _compared(
-    name: str, kind: str, type_p: str, type_q: str, names: Sequence[str], p: Any, q: Any, prior: float, least: int, chosen: int, pooled: int
+    name: str, kind: str, type_p: str, type_q: str, names: Sequence[str], a: Any, b: Any, prior: float, test: Test, pooled: int
 ) -> _Found:
-    a, b = (np.asarray(x, np.int64) for x in (p, q))
-    found = no_drift(a, b, prior, least=least, chosen=chosen)
     used = (a + b) > 0
     shown = tuple(label for label, yes in zip(names, used) if yes)
     a, b = a[used], b[used]
     counts = tuple(map(int, a)), tuple(map(int, b))
-    column = Column(name, kind, type_p, type_q, shown, *counts, terms(a, b, prior), divergences(a, b, prior), found, 1.0, pooled)
-    return column, found
+    return Column(name, kind, type_p, type_q, shown, *counts, terms(a, b, prior), divergences(a, b, prior), test, 1.0, pooled), test
 
 
 def _in_unit(column: Column, test: Test, adjusted: float, base: float | None) -> Column:

@@ -120,11 +120,11 @@ class TableComparison:
 
         return to_html(self)
 
-    def to_markdown(self) -> str:
-        """For a pull request."""
+    def to_markdown(self, *, top: int = 30) -> str:
+        """For a pull request: the `top` most different columns, and pairs."""
         from ..._report.tables import to_markdown
 
-        return to_markdown(self)
+        return to_markdown(self, top=top)
 
     def plot(self) -> Any:
         """The ranking and the most different columns as a Matplotlib figure."""

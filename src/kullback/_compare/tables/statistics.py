@@ -6,6 +6,7 @@ Pure arithmetic over `kl` and `js`. Everything random has a fixed seed: the same
 from __future__ import annotations
 
 import math
+from collections.abc import Iterator
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -17,6 +18,10 @@ DRAWS = 9_999  # tables drawn for a p-value that tables do not give
 _CELLS, _LEAST_DRAWS = 4_000_000, 999  # ... fewer where there are many cells
 _DENSE = 20.0  # expected counts from which the chi-squared distribution and its mean are close enough
 _SEED = 20_260_401
+_PARTS = 500  # pooled levels that are drawn one by one
+_A_CELL = 2  # values of P a cell from which a pair is tested by more than its columns
+_SMALL = 10_000_000  # values whose logarithms may be summed as they are
+_LIMIT = 1_000_000_000  # values of NumPy's hypergeometric distribution
 _FAR = 6.0  # standard errors by which a level is above the count that kept it
 
 Floats = np.ndarray[Any, np.dtype[np.float64]]
@@ -51,9 +56,9 @@ def divergences(p: Ints, q: Ints, prior: float) -> Divergences:
 
 
 def _divergences(p: Any, q: Any, prior: float) -> Floats:
-    """One row of figures for each row of counts: [rows, 4], with bins in use the same in all."""
-    used = p.any(axis=0) | q.any(axis=0)
-    p, q = p[:, used].astype(np.float64) + prior, q[:, used].astype(np.float64) + prior
+    """One row of figures for each row of counts: [rows, 4]."""
+    used = (p + q) > 0
+    p, q = (np.where(used, x + prior, 0.0) for x in (p, q))
     forward = np.asarray(kl(p, q, form="counts", check=False))
     back = np.asarray(kl(q, p, form="counts", check=False))
     return np.stack([forward, back, np.asarray(js(p, q, form="counts", check=False)), forward + back], axis=1)
@@ -78,42 +83,127 @@ def terms(p: Ints, q: Ints, prior: float) -> Terms:
         return Terms(a, b, np.where(a == 0.0, 0.0, a * ratio), np.where(a == b, 0.0, (a - b) * ratio))
 
 
-def no_drift(p: Ints, q: Ints, prior: float, *, least: int = 0, chosen: int = 0) -> Test:
-    """Could both be samples of one distribution? The G-test of homogeneity, on the counts as they are.
+class Choice(NamedTuple):
+    """How the reference p chose the bins, which changes what chance does to its counts.
 
-    The first `chosen` bins are levels the reference p kept because it has at least `least` of each. Where that choice could have gone
-    otherwise, their counts in p are too high by selection, and the null distribution is taken given the choice.
+    The first `intervals` bins end at order statistics of p. Or the first `kept` bins are levels of which p has at least `least`, the
+    `most` most frequent at most, and the next one holds the others, of which p has `pooled` different ones.
     """
+
+    intervals: int = 0
+    kept: int = 0
+    least: int = 0
+    most: int = 0
+    pooled: int = 0
+
+
+def no_drift(p: Ints, q: Ints, prior: float, choice: Choice = Choice()) -> Test:  # noqa: B008 (a tuple)
+    """Could both be samples of one distribution? The G-test of homogeneity, on the counts as they are, given how the bins were chosen."""
+    near = _near_the_choice((p + q)[: choice.kept], p.sum() / (p + q).sum(), choice.least)
+    by_formula = _by_formula(p, q)
+    if by_formula.degrees < 1 or not (near or math.isnan(by_formula.p_value)):
+        return by_formula
+    g = by_formula.g
+    rng = np.random.default_rng(_SEED)
+    found = []
+    for drawn, others, unlike in _nulls(rng, p.astype(np.int64), q.astype(np.int64), choice, near):
+        # A hair of tolerance: equal tables must count as equal whatever the order of their sums.
+        extreme = int(np.count_nonzero(_g(drawn, others) >= g * (1.0 - 1e-9) - 1e-7))
+        found.append(((1 + extreme) / (1 + len(drawn)), drawn, others, unlike))
+    # What is not known is taken as it explains most; for the mean, as it is most like what is known.
+    _, drawn, others, _ = min(reversed(found), key=lambda each: each[3])
+    return Test(g, by_formula.degrees, max(each[0] for each in found), _mean_of(drawn, others, prior), len(drawn))
+
+
+def _by_formula(p: Ints, q: Ints) -> Test:
+    """By the chi-squared distribution; a p-value of NaN where counts are too small for it."""
     used = (p + q) > 0
-    kept = np.flatnonzero(used[:chosen]).size
-    p, q = p[used].astype(np.int64), q[used].astype(np.int64)
-    total, n, m = p + q, int(p.sum()), int(q.sum())
-    g = float(_g(p[None, :], q[None, :])[0])
-    degrees = len(p) - 1
-    share = n / (n + m)
+    total, n, m = (p + q)[used], int(p.sum()), int(q.sum())
+    degrees = len(total) - 1
     if degrees < 1:
         return Test(0.0, 0, 1.0, Divergences(0.0, 0.0, 0.0, 0.0), 0)
+    g = max(0.0, float(_g(p[None, :], q[None, :])[0]))
+    expected = total * (n / (n + m))
+    dense = min(float(expected.min()), float((total - expected).min())) >= _DENSE
+    return Test(g, degrees, _chi_squared(g, degrees) if dense else math.nan, _wilks(degrees, n, m), 0)
+
+
+def _mean_of(drawn: Ints, others: Ints, prior: float) -> Divergences:
+    return Divergences(*(float(x) for x in _divergences(drawn, others, prior).mean(axis=0)))
+
+
+def no_joint_drift(p: Ints, q: Ints, prior: float, places: tuple[Ints, Ints], columns: tuple[Test, Test]) -> Test:
+    """The same for cells of two columns' bins, `places` their numbers in either; `columns` are the tests of these by themselves.
+
+    How the bins were chosen acts on the columns' own counts, which their tests know. What the cells add to that, their G less those of the
+    columns, is compared with tables of the same totals, if p has `_A_CELL` values a cell: with fewer, it depends on those counts too. Of
+    these p-values the smallest counts, times their number (Bonferroni).
+    """
+    by_formula = _by_formula(p, q)
+    if by_formula.degrees < 1 or not (math.isnan(by_formula.p_value) or any(column.drawn for column in columns)):
+        return by_formula
+    drawn = _tables(np.random.default_rng(_SEED), p + q, int(p.sum()), _draws(len(p)))
+    others = p + q - drawn
+    p_values = [column.p_value for column in columns]
+    if p.sum() >= _A_CELL * np.count_nonzero(p + q):
+        observed = float(_added(p[None, :], q[None, :], places)[0])
+        # A difference of sums: as good as the largest of them, and equal tables must count as equal.
+        extreme = int(np.count_nonzero(_added(drawn, others, places) >= observed - 1e-9 * by_formula.g - 1e-7))
+        p_values.append((1 + extreme) / (1 + len(drawn)))
+    p_value = min(1.0, len(p_values) * min(p_values))
+    return Test(by_formula.g, by_formula.degrees, p_value, _mean_of(drawn, others, prior), len(drawn))
+
+
+def _added(p: Any, q: Any, places: tuple[Ints, Ints]) -> Floats:
+    """G of cells, less that of either column."""
+    value = _g(p, q)
+    for place in places:
+        bins = np.equal.outer(place, np.unique(place)).astype(np.float64)
+        value = value - _g(p @ bins, q @ bins)
+    return value
+
+
+def _near_the_choice(total: Ints, share: float, least: int) -> bool:
+    """Could one of the levels kept have been pooled?"""
     middle, error = total * share, np.sqrt(total * share * (1.0 - share))
-    selected = bool((middle[:kept] - _FAR * error[:kept] < least).any())
-    if not selected and min(float(middle.min()), float((total - middle).min())) >= _DENSE:
-        return Test(g, degrees, _chi_squared(g, degrees), _wilks(degrees, n, m), 0)
-    draws = min(DRAWS, max(_LEAST_DRAWS, _CELLS // len(p)))
-    rng = np.random.default_rng(_SEED)
-    other = bool(used[chosen]) if chosen < len(used) else False
-    drawn = _selected_tables(rng, total, share, kept, least, draws, other) if selected else _tables(rng, total, n, draws)
-    others = total - drawn
-    possible = (drawn.sum(axis=1) > 0) & (others.sum(axis=1) > 0)
-    drawn, others = drawn[possible], others[possible]
-    # A hair of tolerance: equal tables must count as equal whatever the order of their sums.
-    extreme = int(np.count_nonzero(_g(drawn, others) >= g * (1.0 - 1e-9) - 1e-9))
-    floor = Divergences(*(float(x) for x in _divergences(drawn, others, prior).mean(axis=0)))
-    return Test(g, degrees, (1 + extreme) / (1 + len(drawn)), floor, len(drawn))
+    return bool((middle - _FAR * error < least).any())
+
+
+def _nulls(rng: np.random.Generator, p: Ints, q: Ints, choice: Choice, near: bool) -> Iterator[tuple[Ints, Ints, float]]:
+    """Pairs of tables as they would be without drift, by each way in which the bins may have come about; and how unlike p that way is."""
+    total, n = p + q, int(p.sum())
+    if near and choice.pooled <= _PARTS:
+        # What was pooled may be values that occur once, or levels, alike: as many as p has, or more, which p happens not to have.
+        other, known, parts = int(total[choice.kept]), max(1, choice.pooled), 0
+        while parts <= min(other, max(4 * known, min(16 * known, _PARTS))):
+            sizes = np.full(parts, other // max(1, parts)) + (np.arange(parts) < other % max(1, parts))
+            yield _dealt_again(rng, total, sizes, n, choice, _draws(4 * (len(p) + parts)))
+            parts = 2 * parts or known
+        return
+    draws = _draws(len(p))
+    if near:
+        yield *_given_the_choice(rng, total, n / int(total.sum()), choice, draws), 0.0
+        return
+    drawn = _tables(rng, total, n, draws)
+    yield drawn, total - drawn, 0.0
+    if choice.intervals:
+        yield *_between_edges(rng, p, q, choice.intervals, draws), 0.0
+
+
+def _draws(cells: int) -> int:
+    return min(DRAWS, max(_LEAST_DRAWS, _CELLS // cells))
 
 
 def _g(p: Any, q: Any) -> Floats:
     """2·Σ observed·ln(observed/expected) = 2·n·KL(P‖M) + 2·m·KL(Q‖M), M the shares of both together."""
     both = p + q
     n, m = p.sum(axis=1), q.sum(axis=1)
+    if int(n[0] + m[0]) <= _SMALL:
+        # The same, with sums that cancel by less than 1e-7, in a tenth of the time.
+        from scipy.special import xlogy
+
+        sums = [xlogy(x, x).sum(axis=1) for x in (p, q, both)]
+        return np.asarray(2.0 * (sums[0] + sums[1] - sums[2] - xlogy(n, n) - xlogy(m, m) + xlogy(n + m, n + m)))
     left, right = (np.asarray(kl(x, both, form="counts", check=False)) for x in (p, q))
     return np.asarray(2.0 * (n * left + m * right))
 
@@ -132,8 +222,11 @@ def _wilks(degrees: int, n: int, m: int) -> Divergences:
 
 def _tables(rng: np.random.Generator, total: Ints, n: int, draws: int) -> Ints:
     """The rows of P if the same values were dealt out again: hypergeometric, which is exact given the totals."""
+    rest = int(total.sum())
+    if rest < _LIMIT:
+        return np.asarray(rng.multivariate_hypergeometric(total, n, draws, method="marginals"), np.int64)
     found = np.empty((draws, len(total)), np.int64)
-    left, rest = np.full(draws, n, np.int64), int(total.sum())
+    left = np.full(draws, n, np.int64)
     for j, size in enumerate(total):
         size = int(size)
         rest -= size
@@ -143,7 +236,7 @@ def _tables(rng: np.random.Generator, total: Ints, n: int, draws: int) -> Ints:
 
 
 def _hypergeometric(rng: np.random.Generator, good: int, bad: int, sample: Ints) -> Ints:
-    if good + bad < 1_000_000_000:  # NumPy's limit
+    if good + bad < _LIMIT:
         return np.asarray(rng.hypergeometric(good, bad, sample), np.int64)
     # Beyond it normal to many digits where it is wide, and binomial where it is not.
     share = sample / (good + bad)
@@ -153,22 +246,59 @@ def _hypergeometric(rng: np.random.Generator, good: int, bad: int, sample: Ints)
     return np.asarray(np.minimum(rng.binomial(good, share), sample), np.int64)
 
 
-def _selected_tables(rng: np.random.Generator, total: Ints, share: float, kept: int, least: int, draws: int, other: bool) -> Ints:
-    """Each value goes to P with probability `share`, given that each level kept has at least `least` there: truncated binomials.
+def _dealt_again(rng: np.random.Generator, total: Ints, parts: Ints, n: int, choice: Choice, draws: int) -> tuple[Ints, Ints, float]:
+    """The values of both sides dealt out again, and the levels chosen again, as the rule has it, from what P got: exact, if the pooled
+    values are levels of these sizes (`parts`; what is left of them, values that occur once). Unlike: by the number of levels pooled."""
+    kept = choice.kept
+    single = total[kept] - parts.sum()
+    levels = kept + len(parts)
+    sizes = np.concatenate([total[:kept], parts, [single], total[kept + 1 :]])
+    drawn = _tables(rng, sizes, n, draws)
+    others = sizes - drawn
+    mine = drawn[:, :levels]
+    next_count = -np.partition(-mine, choice.most, axis=1)[:, choice.most] if levels > choice.most else np.zeros(draws, np.int64)
+    stays = mine > np.maximum(1, next_count)[:, None]
+    pooled = np.count_nonzero((mine > 0) & ~stays, axis=1) + drawn[:, levels]
+    for side in (drawn, others):
+        side[:, levels] += np.sum(side[:, :levels], axis=1, where=~stays)
+        side[:, :levels] *= stays
+    return drawn, others, abs(float(pooled.mean()) - choice.pooled)
 
-    What the kept levels have too much of by selection, the pooled ones (the bin after them, if `other`) have too little of.
-    """
+
+def _between_edges(rng: np.random.Generator, p: Ints, q: Ints, intervals: int, draws: int) -> tuple[Ints, Ints]:
+    """The edges are P's own values: P's counts are fixed, and how Q's fall between is Dirichlet-multinomial, whatever the distribution
+    (the shares between order statistics r apart are Dirichlet with these r; beyond the last, one more). Exact without ties."""
+    inner = np.array([p[:intervals].sum(), q[:intervals].sum()])
+    split = np.concatenate([[inner.sum()], (p + q)[intervals:]])
+    outer = _tables(rng, split, int(p.sum()), draws)
+    counts, rest = outer[:, :1], (split - outer)[:, 0]
+    # As many of P's values as there are now, in the same shares.
+    ends = np.ceil(np.cumsum(p[:intervals]) / max(1, inner[0]) * counts - 1e-9).astype(np.int64)
+    gaps = np.diff(ends, axis=1, prepend=0)
+    weights = gaps.astype(np.float64)
+    weights[:, -1] += 1.0
+    shares = rng.standard_gamma(weights)
+    fallen = rng.multinomial(rest, shares / shares.sum(axis=1, keepdims=True))
+    return np.concatenate([gaps, outer[:, 1:]], axis=1), np.concatenate([fallen, (split - outer)[:, 1:]], axis=1)
+
+
+def _given_the_choice(rng: np.random.Generator, total: Ints, share: float, choice: Choice, draws: int) -> tuple[Ints, Ints]:
+    """For very many pooled levels. Each value goes to P with probability `share`, given that each level kept has at least `least` there:
+    truncated binomials. What the kept levels have too much of by selection, the pooled ones have too little of."""
+    kept = choice.kept
     found = rng.binomial(total, share, (draws, len(total)))
     excess = 0.0
     for j in range(kept):
         size = int(total[j])
         middle, error = size * share, math.sqrt(size * share * (1.0 - share))
-        if middle - 2.0 * _FAR * error < least:
-            found[:, j] = _truncated_binomial(rng, size, share, least, draws)
+        if size and middle - 2.0 * _FAR * error < choice.least:
+            found[:, j] = _truncated_binomial(rng, size, share, choice.least, draws)
             excess += float(found[:, j].mean()) - middle
-    if other and total[kept]:
+    if total[kept]:
         found[:, kept] = rng.binomial(total[kept], min(1.0, max(0.0, share - excess / total[kept])), draws)
-    return found
+    others = total - found
+    possible = (found.sum(axis=1) > 0) & (others.sum(axis=1) > 0)
+    return found[possible], others[possible]
 
 
 def _truncated_binomial(rng: np.random.Generator, size: int, share: float, least: int, draws: int) -> Ints:

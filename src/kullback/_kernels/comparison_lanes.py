@@ -1,0 +1,354 @@
+"""Three ways to take KL(P‖Q), KL(Q‖P) and JS of a tile of rows together, each with few passes and for the sizes its rounding errors allow.
+
+A `Lane` reduces a tile to a few numbers a row (`logs` of logarithms, `probs` of probabilities), and `finish`, for many tiles at once, takes
+them to the figures, and says which rows they are good for. In the arrays' own dtype; no layout, no threads. u is its unit roundoff.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from math import comb
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from .cpu_tiles import _ONES, _UNIT, PIECE, _vecdot
+
+Array = Any
+
+# Relative error asked of a lane: half of what is promised.
+GOAL = 1e-5
+# Of logarithms: e^v beyond this multiplies what was rounded, or lost, in v.
+_STEEP = 20.0
+# A largest logit up to the first (and not below minus the second) need not be taken off before the exponential; up to the second, the
+# rounding of a factor log2(e) changes P and Q, alike, by less than 1e-6.
+_PLAIN, _SCALED = 40.0, 16.0
+# How many numbers of a row there is room for: up to 7 sums, and what else `finish` needs.
+NUMBERS = 12
+# Squares below this may have lost digits to underflow of float32, where weights are as small as e^-16.
+_SMALLEST = 1e-22
+
+
+def _fast(name: str) -> bool:
+    """Does NumPy have this function of float32 in vector instructions here? (`exp` and `log` it has nearly everywhere.)"""
+    try:
+        from numpy.lib.introspect import opt_func_info
+    except ImportError:
+        return False
+    found = opt_func_info(func_name=f"^{name}$", signature="float32").get(name, {})
+    return any(not kind["current"].startswith("baseline") for kind in found.values())
+
+
+# Powers and logarithms to base 2 where they are faster: twice as fast, with AVX-512. Times _LOG_UNIT a logarithm is the natural one.
+_log, _power, _LOG_UNIT = (np.log2, np.exp2, float(np.log(2.0))) if _fast("log2") and _fast("exp2") else (np.log, np.exp, 1.0)
+
+
+class Figures(NamedTuple):
+    """One entry a row. The sum of the weights is e^(base) z for P, and e^(ratio) times that for Q."""
+
+    kl_pq: Array
+    kl_qp: Array
+    js: Array
+    log_sum: Array
+    log_ratio: Array
+    fine: Array
+
+
+class Lane(NamedTuple):
+    """logs(x, y, top, tile, out) and probs(x, y, tile, out) fill out (NUMBERS, n), and return estimates of KL(P||Q)."""
+
+    logs: Callable[..., Array]
+    probs: Callable[..., Array]
+    finish: Callable[[Array, float], Figures]
+
+
+class Tile:
+    """Arrays for n rows, padded with zeros to whole pieces: lower case as rows, upper case as pieces, for the sums."""
+
+    def __init__(self, n: int, columns: int, dtype: Any) -> None:
+        count = -(-columns // PIECE)
+        length = -(-columns // count)
+        self._use(np.zeros((4, n, count, length), dtype), np.empty((7, n, count), dtype), columns)
+
+    def _use(self, made: Array, parts: Array, columns: int) -> None:
+        self.made, self.parts, self.columns = made, parts, columns
+        self.E, self.V, self.F, self.H = made
+        self.e, self.v, self.f, self.h = made.reshape(4, made.shape[1], -1)[:, :, :columns]
+        self.padded = made[0, 0].size > columns
+        self.one = _ONES[made.dtype][: made.shape[3]]
+
+    def first(self, n: int) -> Tile:
+        """The first n rows of it."""
+        if n == self.made.shape[1]:
+            return self
+        part = object.__new__(Tile)
+        part._use(self.made[:, :n], self.parts[:, :n], self.columns)
+        return part
+
+    def dot(self, k: int, weight: Array, other: Array | None = None) -> None:
+        """The k-th sum, in pieces."""
+        _vecdot(weight, self.one if other is None else other, out=self.parts[k])
+
+    def rough(self, first: int, last: int) -> Array:
+        """Sums first to last (exclusive) in the tile's dtype: good enough for constants that only need to be near."""
+        return np.add.reduce(self.parts[first:last], 2)
+
+    def sums(self, count: int, out: Array) -> None:
+        np.add.reduce(self.parts[:count], 2, np.float64, out[:count])
+
+    def pieces(self, x: Array, body: Array, pieces: Array) -> Array:
+        """x as pieces: itself, or a padded copy in `body`."""
+        if x.dtype == body.dtype and not self.padded and x.flags.c_contiguous:
+            return x.reshape(pieces.shape)
+        np.copyto(body, x)
+        return pieces
+
+
+def _weights_and_difference(x: Array, y: Array, top: Array, t: Tile, out_base: Array) -> Array:
+    """e = e^(x - base) in t.e and d = y - x in t.v; sums 0 and 1 of e and e d. Returns the mean of d, roughly."""
+    lowest, highest = np.minimum.reduce(top), np.maximum.reduce(top)
+    if lowest >= -_SCALED and highest <= _PLAIN:
+        out_base[:] = 0.0
+        if highest <= _SCALED and x.dtype == np.float32 and _LOG_UNIT != 1.0:
+            _power(np.multiply(x, 1.0 / _LOG_UNIT, out=t.e), out=t.e)
+        else:
+            np.exp(x, out=t.e)
+    else:
+        out_base[:] = top
+        np.subtract(x, top[:, None], out=t.e)
+        np.exp(t.e, out=t.e)
+    t.dot(0, t.E)
+    np.subtract(y, x, out=t.v)
+    t.dot(1, t.E, t.V)
+    z, weighted = t.rough(0, 2)
+    if np.isnan(np.add.reduce(weighted)):
+        # -inf - (-inf): what neither has.
+        np.copyto(t.v, 0.0, where=(x == -np.inf) & (y == -np.inf))
+        t.dot(1, t.E, t.V)
+        z, weighted = t.rough(0, 2)
+    return weighted / z
+
+
+def _ratio_and_log(x: Array, y: Array, p: Array, t: Tile, out: Array, unit: float) -> Array:
+    """y/x in t.f and its logarithm, times `unit`, in t.v; sums 0 and 1 of x and of x times that. Returns its mean, roughly.
+
+    out[8] is the lowest y: if it is no less than the smallest normal number, no y/x is subnormal, which would have lost digits, and a
+    negative x makes a NaN."""
+    np.divide(y, x, out=t.f)
+    _log(t.f, out=t.v)
+    if unit != 1.0:
+        np.multiply(t.v, unit, out=t.v)
+    t.dot(0, p)
+    t.dot(1, p, t.V)
+    out[8] = np.minimum.reduce(y, 1)
+    z, weighted = t.rough(0, 2)
+    if np.isnan(np.add.reduce(weighted)):
+        # 0/0: what neither has.
+        absent = (x == 0.0) & (y == 0.0)
+        np.copyto(t.f, 1.0, where=absent)
+        np.copyto(t.v, 0.0, where=absent)
+        t.dot(1, p, t.V)
+        out[8] = np.minimum.reduce(np.where(absent, np.inf, y), 1)
+        z, weighted = t.rough(0, 2)
+    return weighted / z
+
+
+# --- KL above 0.2 or so: sums as the definitions have them ------------------------------------------------------------------------------
+# d = log(f/e) of weights e, f with sums z, z k:
+#   KL(P||Q) = log k - E_P[d],   KL(Q||P) = E_Q[d] - log k,
+#   JS = log 2 + (E_Q[d] + log k - (E_P + E_Q)[log(f/e + k)])/2,   which an error in that k leaves alone: its derivative to k is 0.
+# The errors are some u, and u times the logarithms' means.
+# sums: z, e d, f, f d, e w, f w, logarithms in _LOG_UNIT;  then k, highest d, lowest weight, base
+
+
+def _far_logs(x: Array, y: Array, top: Array, t: Tile, out: Array) -> Array:
+    mean = _weights_and_difference(x, y, top, t, out[9])
+    if _LOG_UNIT != 1.0:
+        np.multiply(t.v, 1.0 / _LOG_UNIT, out=t.v)
+        t.parts[1] /= _LOG_UNIT
+    out[7] = np.maximum.reduce(t.v, 1)
+    _power(t.v, out=t.f)
+    np.multiply(t.e, t.f, out=t.h)
+    out[8] = np.inf
+    return _far_rest(t, t.E, t.H, out) - mean
+
+
+def _far_probs(x: Array, y: Array, t: Tile, out: Array) -> Array:
+    p, q = t.pieces(x, t.e, t.E), t.pieces(y, t.h, t.H)
+    mean = _ratio_and_log(x, y, p, t, out, 1.0)
+    out[7], out[9] = 0.0, 0.0
+    return _far_rest(t, p, q, out) - _LOG_UNIT * mean
+
+
+def _far_rest(t: Tile, p: Array, q: Array, out: Array) -> Array:
+    t.dot(2, q)
+    t.dot(3, q, t.V)
+    (z,), (zq,) = t.rough(0, 1), t.rough(2, 3)
+    k = zq / z
+    np.add(t.f, k[:, None], out=t.f)
+    _log(t.f, out=t.f)
+    t.dot(4, p, t.F)
+    t.dot(5, q, t.F)
+    t.sums(6, out)
+    out[6] = k
+    return np.log(k)
+
+
+def _far_finish(raw: Array, u: float) -> Figures:
+    z, weighted, zq, cross, mixed_p, mixed_q, k, highest, lowest, base, *_ = raw
+    gain, mean, mean_q = np.log(zq / z), _LOG_UNIT * weighted / z, _LOG_UNIT * cross / zq
+    kl_pq, kl_qp = gain - mean, mean_q - gain
+    js = np.log(2.0) + 0.5 * (mean_q + np.log(k) - _LOG_UNIT * (mixed_p / z + mixed_q / zq))
+    fine = _least(kl_pq, kl_qp, js) >= 4.0 * u / GOAL * (1.0 + kl_pq + kl_qp + np.abs(gain))
+    fine &= (_LOG_UNIT * highest - gain <= _STEEP) & (lowest >= _tiny(u))
+    return Figures(kl_pq, kl_qp, js, base + np.log(z), gain, fine)
+
+
+def _least(*values: Array) -> Array:
+    return np.minimum(np.minimum(values[0], values[1]), values[2])
+
+
+def _tiny(u: float) -> float:
+    return float(np.finfo(np.float32 if u == _UNIT[np.dtype(np.float32)] else np.float64).tiny)
+
+
+# --- KL above 0.001 -----------------------------------------------------------------------------------------------------------------------
+# v = log(f/e) - c for some c, g = e^v - 1, and E the mean under P:
+#   S = E[g - v],  m = E[v],  X = S + m = E[g],  T = E[v g],
+#   KL(P||Q) = S + log1p(X) - X,   KL(Q||P) = (m + T)/(1 + X) - log1p(X),   JS = KL(Q||P)/2 - KL(M||P).
+# With M's weight e (1 + l)(1 + k g), k = 1/(2 + X), l = -X/(2 + 2X), and w = log1p(k g):
+#   KL(M||P) = log1p(l) + (1 + l)(E[w - k g] + k X + k E[g w]).
+# The terms of every sum have one sign and are of second order, so that an error of u in v costs u sqrt(2/KL).
+# sums: z, e d, e (g - v), e g v, e (w - k g), e g w;  then k, highest v, lowest weight, base, c
+# Below this, a relative error of 2u sqrt(2/KL) would exceed half the goal.
+LEAST = {unit: 2.0 * (4.0 * unit / GOAL) ** 2 for unit in _UNIT.values()}
+
+
+def _mid_logs(x: Array, y: Array, top: Array, t: Tile, out: Array) -> Array:
+    c = _weights_and_difference(x, y, top, t, out[9])
+    np.subtract(t.v, c[:, None], out=t.v)
+    np.expm1(t.v, out=t.f)
+    out[7] = np.maximum.reduce(t.v, 1)
+    out[8], out[10] = np.inf, c
+    return _mid_rest(t, t.e, t.E, 0.0, out)
+
+
+def _mid_probs(x: Array, y: Array, t: Tile, out: Array) -> Array:
+    p = t.pieces(x, t.e, t.E)
+    mean = _ratio_and_log(x, y, p, t, out, _LOG_UNIT)
+    np.subtract(t.f, 1.0, out=t.f)
+    out[7], out[9:11] = 0.0, 0.0
+    return _mid_rest(t, x, p, mean, out)
+
+
+def _mid_rest(t: Tile, e: Array, p: Array, mean: Any, out: Array) -> Array:
+    np.multiply(e, t.f, out=t.h)
+    t.dot(3, t.H, t.V)
+    np.subtract(t.f, t.v, out=t.v)
+    t.dot(2, p, t.V)
+    (z,), (s,) = t.rough(0, 1), t.rough(2, 3)
+    estimate = s / z
+    k = 1.0 / (2.0 + (estimate + mean))
+    np.multiply(t.f, k[:, None], out=t.f)
+    np.log1p(t.f, out=t.v)
+    t.dot(5, t.H, t.V)
+    np.subtract(t.v, t.f, out=t.v)
+    t.dot(4, p, t.V)
+    t.sums(6, out)
+    out[6] = k
+    return estimate
+
+
+def _mid_finish(raw: Array, u: float) -> Figures:
+    z, weighted, s, t, bent, mixed, k, highest, lowest, base, c, _ = raw
+    m, s, t, bent, mixed = weighted / z - c, s / z, t / z, bent / z, mixed / z
+    mean = s + m
+    gain, l = np.log1p(mean), -0.5 * mean / (1.0 + mean)
+    kl_pq, kl_qp = s + (gain - mean), (m + t) / (1.0 + mean) - gain
+    js = 0.5 * kl_qp - (np.log1p(l) + (1.0 + l) * (bent + k * mean + k * mixed))
+    least = _least(kl_pq, kl_qp, 2.0 * js)
+    fine = least >= LEAST[u] * (1.0 + np.abs(c) / 4.0) ** 2
+    # What is of first order: the distance of c from the mean, and what one figure takes from the others.
+    fine &= least >= 8.0 * u / GOAL * (kl_pq + kl_qp + np.abs(m) + np.abs(mean) / (1.0 + np.abs(mean)))
+    fine &= (highest <= _STEEP) & (lowest >= _tiny(u))
+    return Figures(kl_pq, kl_qp, js, base + np.log(z), c + gain, fine)
+
+
+# --- KL below 0.005 or so -----------------------------------------------------------------------------------------------------------------
+# No exponential but that of the weights: with M_n = E[v^n] and x = sum over n of M_n/n! (so that 1 + x = E[e^v]),
+#   KL(P||Q) = log1p(x) - M_1,   KL(Q||P) = (sum over n of M_n/(n-1)!)/(1 + x) - log1p(x),
+#   JS = sum over n of c_n E[y^n],  y = v - log1p(x),  from the series of (y e^y - (1 + e^y) log((1 + e^y)/2))/2.
+# M_2 is a sum of positive terms, and the rest small beside it: an error in v costs as much, relatively, however small KL is.
+# sums: z, e d, e v^2, ..., e v^6;  then highest and lowest v, the lowest weight, base, c
+_JS = (1.0 / 8.0, 1.0 / 16.0, 1.0 / 64.0, 1.0 / 384.0, 1.0 / 2304.0)
+
+
+def _near_logs(x: Array, y: Array, top: Array, t: Tile, out: Array) -> Array:
+    c = _weights_and_difference(x, y, top, t, out[10])
+    np.subtract(t.v, c[:, None], out=t.v)
+    out[9], out[11] = 0.0, c
+    return _near_rest(t, t.e, out)
+
+
+def _near_probs(x: Array, y: Array, t: Tile, out: Array) -> Array:
+    p = t.pieces(x, t.e, t.E)
+    np.subtract(y, x, out=t.v)
+    np.divide(t.v, x, out=t.v)
+    np.log1p(t.v, out=t.v)
+    t.dot(0, p)
+    t.dot(1, p, t.V)
+    if np.isnan(np.add.reduce(t.rough(1, 2)[0])):
+        np.copyto(t.v, 0.0, where=(x == 0.0) & (y == 0.0))
+        t.dot(1, p, t.V)
+    out[9] = np.minimum.reduce(x, 1)
+    out[10:] = 0.0
+    return _near_rest(t, x, out)
+
+
+def _near_rest(t: Tile, e: Array, out: Array) -> Array:
+    out[7], out[8] = np.maximum.reduce(t.v, 1), np.minimum.reduce(t.v, 1)
+    np.multiply(t.v, t.v, out=t.f)
+    np.multiply(e, t.f, out=t.h)
+    t.dot(2, t.H)
+    t.dot(3, t.H, t.V)
+    np.multiply(t.h, t.f, out=t.h)
+    t.dot(4, t.H)
+    t.dot(5, t.H, t.V)
+    t.dot(6, t.H, t.F)
+    t.sums(7, out)
+    return 0.5 * out[2] / out[0]
+
+
+def _near_finish(raw: Array, u: float) -> Figures:
+    z, weighted, *powers, highest, deepest, lowest, base, c = raw
+    m1 = weighted / z - c
+    m2, m3, m4, m5, m6 = (power / z for power in powers)
+    rest = m2 / 2.0 + m3 / 6.0 + m4 / 24.0 + m5 / 120.0 + m6 / 720.0
+    x = m1 + rest
+    gain = np.log1p(x)
+    kl_pq = rest + (gain - x)
+    kl_qp = (m1 + m2 + m3 / 2.0 + m4 / 6.0 + m5 / 24.0 + m6 / 120.0) / (1.0 + x) - gain
+    moments, shifts = (1.0, m1, m2, m3, m4, m5, m6), [1.0, -gain]
+    while len(shifts) < 7:
+        shifts.append(shifts[-1] * -gain)
+    js: Array = 0.0
+    for n, coefficient in enumerate(_JS, 2):
+        js = js + coefficient * sum(comb(n, i) * moments[i] * shifts[n - i] for i in range(n + 1))
+    span = np.maximum(highest, -deepest)
+    # The series' next terms are at most span M_6/420, beside M_2/2, and what follows them less.
+    fine = (span <= 1.0) & (span * (1.0 + span) * m6 <= 420.0 / 4.0 * GOAL * m2) & (lowest >= 0.0)
+    # An error of u |c| in v; and the square of what is not centred.
+    fine &= (u * np.abs(c) <= GOAL / 3.0 * np.sqrt(m2)) & (x * x <= kl_pq) & (m2 >= _SMALLEST)
+    same = (span == 0.0) & (c == 0.0)
+    kl_pq, kl_qp, js = (np.where(same, 0.0, value) for value in (kl_pq, kl_qp, js))
+    return Figures(kl_pq, kl_qp, js, base + np.log(z), c + gain, fine | same)
+
+
+LANES = (
+    Lane(_near_logs, _near_probs, _near_finish),
+    Lane(_mid_logs, _mid_probs, _mid_finish),
+    Lane(_far_logs, _far_probs, _far_finish),
+)
+NEAR, MID, FAR = range(3)
+# Rows below the first are for NEAR, above the second for FAR, as far as estimates tell.
+NEAR_BELOW, FAR_ABOVE = 0.005, 0.15

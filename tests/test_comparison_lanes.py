@@ -1,0 +1,174 @@
+"""The lanes of a comparison, each by itself and all together: what they call fine must be so, and it must be what they are for."""
+
+from __future__ import annotations
+
+import mpmath
+import numpy as np
+import pytest
+
+from dumps import softmax, truth
+from kullback._kernels import comparison, comparison_lanes
+from kullback._kernels.comparison import compare_rows
+from kullback._kernels.comparison_lanes import FAR, GOAL, LANES, MID, NEAR, NUMBERS, Tile
+
+UNIT = {np.float32: 2.0**-24, np.float64: 2.0**-53}
+ROWS = 48
+
+
+@pytest.fixture(autouse=True)
+def large(monkeypatch):
+    """As if there were more rows: few would be taken in float64."""
+    monkeypatch.setattr(comparison, "_SMALL", 0)
+
+
+def pairs(rng, form, dtype, categories, spread, shift):
+    """Rows at noise from 1e-6 to 5, some with a category that one side all but excludes, some with one that both do.
+
+    Sums of probabilities are off by up to 1e-3. Returns the arrays, and the normalised distributions in extended precision."""
+    a = spread * rng.standard_normal((ROWS, categories))
+    b = a + 10 ** rng.uniform(-6, 0.7, (ROWS, 1)) * rng.standard_normal(a.shape)
+    if categories > 2:
+        b[::5, 0], a[::5, 0] = a[::5, 0] + 8.0, a[::5, 0] - 12.0
+    if categories > 7:
+        a[::7, 3] = b[::7, 3] = -np.inf
+    if form == "logits":
+        x, y = (a + shift / 3).astype(dtype), (b + shift).astype(dtype)
+        return x, y, softmax(x), softmax(y)
+    x, y = ((softmax(side) * rng.uniform(0.999, 1.001, (ROWS, 1))).astype(dtype) for side in (a, b))
+    wide = [side.astype(np.longdouble) for side in (x, y)]
+    return x, y, *(side / side.sum(1, keepdims=True) for side in wide)
+
+
+def taken(lane, form, x, y):
+    tile, numbers = Tile(len(x), x.shape[1], x.dtype), np.full((NUMBERS, len(x)), np.nan)
+    with np.errstate(all="ignore"):
+        if form == "logits":
+            LANES[lane].logs(x, y, x.max(1), tile, numbers)
+        else:
+            LANES[lane].probs(x, y, tile, numbers)
+        return LANES[lane].finish(numbers, UNIT[x.dtype.type])
+
+
+@pytest.mark.parametrize("dtype", [np.float32, np.float64])
+@pytest.mark.parametrize("form", ["logits", "probs"])
+@pytest.mark.parametrize("lane", [NEAR, MID, FAR])
+def test_what_a_lane_calls_fine_is_within_its_goal(rng, lane, form, dtype):
+    # Sums off by 1e-3 are too much for a KL below its square.
+    suited = {NEAR: (1e-9 if form == "logits" else 3e-6, 1e-3), MID: (3e-3, 0.5), FAR: (0.25, 4.0)}[lane]
+    fine = meant = 0
+    for categories in (2, 3, 50, 256, 257, 3000):
+        for spread, shift in ((0.5, 0.0), (2.0, 0.0), (2.0, 3.0), (8.0, 30.0)):
+            x, y, p, q = pairs(rng, form, dtype, categories, spread, shift)
+            found, expected = taken(lane, form, x, y), truth(p, q)
+            for values, right in zip(found[:3], expected):
+                # The truth, summed in extended precision, is itself off by 1e-18 or so.
+                np.testing.assert_allclose(values[found.fine], right[found.fine], rtol=GOAL, atol=1e-17)
+            weights = [side.astype(np.longdouble) for side in (x, y)]
+            sums = [(side if form == "probs" else np.exp(side)).sum(1) for side in weights]
+            for values, right in zip((found.log_sum, found.log_sum + found.log_ratio), sums):
+                # float32 logits up to 60, and their differences.
+                np.testing.assert_allclose(values[found.fine], np.log(right)[found.fine].astype(float), atol=1e-5)
+            ordinary = np.arange(ROWS) % 5 > 0  # no category is all but excluded
+            wanted = ordinary & (expected[0] > suited[0]) & (expected[0] < suited[1])
+            if shift == 0.0 and categories > 3:  # elsewhere differences are rounded too much for some, and JS too small
+                fine, meant = fine + np.count_nonzero(found.fine & wanted), meant + np.count_nonzero(wanted)
+    assert meant > 15
+    assert fine >= 0.9 * meant
+
+
+@pytest.mark.parametrize("form", ["logits", "probs"])
+@pytest.mark.parametrize("categories", [50, 1000])
+def test_all_sizes_side_by_side(rng, monkeypatch, form, categories):
+    """Neighbours that are not alike, in small tiles: each row gets the lane it needs in the end, or float64."""
+    monkeypatch.setattr(comparison, "_TILE", 4 * 4 * categories)
+    x, y, p, q = pairs(rng, form, np.float32, categories, 2.0, 0.0)
+    found = compare_rows(x, y, (form, form), (2e-3, 2e-3))
+    expected = truth(p, q)
+    assert found.decided[expected[0] > 1e-8].all()
+    for values, right in zip(found[:3], expected):
+        np.testing.assert_allclose(values[found.decided], right[found.decided], rtol=2 * GOAL, atol=1e-17)
+    np.testing.assert_array_equal(found.top_q, y.argmax(1))
+
+
+def test_how_rows_are_tiled_does_not_matter(rng, monkeypatch):
+    x = rng.standard_normal((70, 300)).astype(np.float32)
+    y = x + np.float32(0.02) * rng.standard_normal(x.shape).astype(np.float32)
+    whole = compare_rows(x, y, ("logits", "logits"), (1e-3, 1e-3))
+    monkeypatch.setattr(comparison, "_FINISH", 1)
+    again = compare_rows(x, y, ("logits", "logits"), (1e-3, 1e-3))
+    for one, other in zip(whole, again):
+        np.testing.assert_array_equal(one, other)
+
+
+def test_without_fast_logarithms_to_base_2(rng, monkeypatch):
+    """As on a machine without AVX-512."""
+    monkeypatch.setattr(comparison_lanes, "_log", np.log)
+    monkeypatch.setattr(comparison_lanes, "_power", np.exp)
+    monkeypatch.setattr(comparison_lanes, "_LOG_UNIT", 1.0)
+    for form in ("logits", "probs"):
+        x, y, p, q = pairs(rng, form, np.float32, 500, 2.0, 0.0)
+        found = taken(FAR, form, x, y)
+        assert found.fine.any()
+        for values, right in zip(found[:3], truth(p, q)):
+            np.testing.assert_allclose(values[found.fine], right[found.fine], rtol=GOAL)
+
+
+class TestRefused:
+    """What a lane must not call fine, or not with these figures."""
+
+    @pytest.mark.parametrize("lane", [NEAR, MID, FAR])
+    def test_no_distributions(self, rng, lane):
+        p, q = (softmax(side).astype(np.float32) for side in rng.standard_normal((2, 6, 20)))
+        if lane == NEAR:
+            q = (p * (1 + 0.01 * rng.standard_normal(p.shape))).astype(np.float32)
+        p[0, 3], q[1, 3], p[2, 3], q[2, 3] = -0.01, -0.01, -0.01, -0.012  # the last two have a ratio above 0
+        p[3, 3], q[4, 3] = np.nan, np.nan
+        fine = taken(lane, "probs", p, q).fine
+        assert not fine[:5].any()
+
+    @pytest.mark.parametrize("lane", [NEAR, MID, FAR])
+    def test_one_side_only(self, rng, lane):
+        x, y = rng.standard_normal((2, 4, 20)).astype(np.float32)
+        if lane == NEAR:
+            y = x + np.float32(0.01) * y
+        x[0, 3], y[1, 3] = -np.inf, -np.inf
+        assert not taken(lane, "logits", x, y).fine[:2].any()
+        p, q = (softmax(side).astype(np.float32) for side in (x, y))
+        assert not taken(lane, "probs", p, q).fine[:2].any()
+
+    def test_a_ratio_that_has_lost_digits(self):
+        """q/p = 3e-45 is the second smallest number of float32; the true one, 3.9e-45, is a third more."""
+        q = np.array([[3.5e-45, 0.5, 0.5]], np.float32)
+        p = np.array([[0.9, 0.05, 0.05]], np.float32)
+        for lane in (MID, FAR):
+            assert not taken(lane, "probs", p, q).fine[0]
+        found = compare_rows(p, q, ("probs", "probs"), (1e-3, 1e-3))
+        a, b = ([mpmath.mpf(float(v)) for v in side[0]] for side in (p, q))
+        right = sum(s / sum(a) * mpmath.log((s / sum(a)) / (t / sum(b))) for s, t in zip(a, b))
+        assert found.kl_pq[0] == pytest.approx(float(right), rel=1e-12)
+
+    def test_a_weight_that_has_underflown(self):
+        """Of P's second category nothing is left in float32, and Q has a third of a thousandth there: 87 nats lie between."""
+        x = np.array([[0.0, -95.0, 1.0, 2.0]], np.float32)
+        y = np.array([[2.0, -8.0, 0.0, 0.0]], np.float32)
+        for lane in (MID, FAR):
+            assert not taken(lane, "logits", x, y).fine[0]
+        found = compare_rows(x, y, ("logits", "logits"), (1e-3, 1e-3))
+        for values, right in zip(found[:3], truth(softmax(x), softmax(y))):
+            np.testing.assert_allclose(values, right, rtol=1e-12)
+
+
+def test_equal_rows_are_at_no_distance(rng):
+    for form in ("logits", "probs"):
+        x = rng.standard_normal((5, 40)).astype(np.float32)
+        x = x if form == "logits" else softmax(x).astype(np.float32)
+        x[2, x[2].argmin()] = 0.0 if form == "probs" else -np.inf
+        found = compare_rows(x, x, (form, form), (5e-2, 5e-2))
+        assert found.decided.all()
+        assert not np.any(found[:3])
+
+
+def test_the_series_of_js():
+    """Its coefficients, from mpmath's own expansion."""
+    expanded = mpmath.taylor(lambda y: (y * mpmath.exp(y) - (1 + mpmath.exp(y)) * mpmath.log((1 + mpmath.exp(y)) / 2)) / 2, 0, 6)
+    assert [float(c) for c in expanded[2:]] == pytest.approx(comparison_lanes._JS, rel=1e-9)
