@@ -5,19 +5,52 @@ The interpreter, in which they are tested, knows neither types nor registers. Ne
 
 from __future__ import annotations
 
+import re
+
+import torch
 import triton
+import triton.language as tl
 from triton.backends.compiler import GPUTarget
 from triton.compiler import ASTSource
 
-from kullback._kernels import linear_triton, parallel_triton, rows_triton, sparse_triton, tokens_triton
+torch.version.cuda = "13.0"  # instructions of NVIDIA's are asked for where PyTorch is built for its GPUs
+
+from kullback._kernels import (  # noqa: E402
+    kl_triton,
+    kl_values_triton,
+    linear_triton,
+    parallel_triton,
+    rows_triton,
+    sparse_triton,
+    tokens_triton,
+)
+
+
+@triton.jit
+def word_kernel(scales, words):
+    tl.store(words, kl_triton._word(tl.load(scales), tl.load(scales + 1)))
+
 
 # Arguments by name: pointers here, numbers without decimals otherwise; what a kernel has beyond these is a constant.
 POINTERS = {
     **dict.fromkeys(["x", "y", "gradient", "capped"], "*bf16"), **dict.fromkeys(["indices", "tokens"], "*i64"),
+    **dict.fromkeys(["terms", "upstream", "found"], "*fp32"), "words": "*i64", "counts": "*i32",
     **dict.fromkeys(["coarse", "pivots", "flat", "slopes", "flat_slopes", "stats", "values", "for_kl", "for_logp", "scales"], "*fp32"),
     "scale": "fp32", "cap": "fp32", "w": "fp32",
 }  # fmt: skip
+ONE = {"x_column": 1, "y_column": 1}
+WHOLE = {"EXACT": True, "FIRST": True, "SECOND": True, "BLOCK": 1024}
 KERNELS = [
+    (kl_triton.kl_kernel, {}, {"SLICES": 16, "EXACT": True, "FIRST": True, "SECOND": True, "BLOCK": 1024, **ONE}),
+    (
+        kl_triton.kl_kernel,
+        dict.fromkeys(["x", "y", "gradient"], "*fp16"),
+        {"SLICES": 1, "EXACT": True, "FIRST": True, "SECOND": True, "BLOCK": 1024},
+    ),
+    (kl_triton.finish_kernel, {"out": "*fp32"}, {"SLICES": 16, "WEIGHTED": True, "ROWS": 32}),
+    (kl_values_triton.slices_kernel, dict.fromkeys(["x", "y"], "*fp32"), {"EXACT": False, "BLOCK": 1024, **ONE}),
+    (kl_values_triton.join_kernel, {"out": "*fp32"}, {"SLICES": 4, "ROWS": 4}),
+    (word_kernel, {}, {}),
     (sparse_triton.coarsen_kernel, {"out": "*fp32"}, {"BUCKET": True, "FLAT": True, "BLOCK": 2048, "BLOCK_K": 64}),
     (sparse_triton.coarsen_kernel, {"out": "*fp32"}, {"BUCKET": True, "FLAT": False, "BLOCK": 2048, "BLOCK_K": 1, "K": 1, "x_column": 1}),
     (sparse_triton.coarsen_kernel, {"out": "*fp32"}, {"BUCKET": False, "FLAT": False, "BLOCK": 2048, "BLOCK_K": 64}),
@@ -36,4 +69,7 @@ for kernel, own, constants in KERNELS:
     places = {(kernel.arg_names.index(name),): value for name, value in constants.items()}
     compiled = triton.compile(ASTSource(kernel, types, constexprs=places), target=GPUTarget("cuda", 90, 32))
     assert "cubin" in compiled.asm
+    if kernel is word_kernel:
+        # A word of 0 would be waited for without end: the bit that keeps every one from it must be set, whatever the sum.
+        assert re.search(r"or\.b32\s+%r\d+, %r\d+, -2147483648", compiled.asm["ptx"]), compiled.asm["ptx"]
 print(len(KERNELS), "compiled")
