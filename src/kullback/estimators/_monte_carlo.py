@@ -53,8 +53,9 @@ def monte_carlo(
         TensorFlow; or an int, in all of them. None: a fresh one.
     kind : {"k1", "k2", "k3"}
     variates : {"control", "antithetic", "quasi", None}
-        "control" subtracts the best multiple of r − 1, whose mean is 0, unless r has too heavy a tail to trust its mean: as good as
-        the better of k1 and k3, or better. "antithetic" draws pairs of opposite quantiles, "quasi" scrambled Sobol points (which in
+        "control" subtracts the best multiple of r − 1, whose mean is 0, unless r has too heavy a tail to trust its mean (`method` then says
+        so): as good as the better of k1 and k3, or better, and the same for both, since they differ by r − 1. Not for k2, which is no
+        estimate of KL that it could improve. "antithetic" draws pairs of opposite quantiles, "quasi" scrambled Sobol points (which in
         one dimension are stratified), where P has quantiles.
     tol : float, optional
         Stop as soon as the standard error of every element is at most this.
@@ -127,10 +128,10 @@ class _Moments:
         self.count = total
         self.largest = np.maximum(self.largest, np.abs(values[1]).max(axis=0))
 
-    def result(self, offset: Array | None) -> tuple[Array, Array]:
-        """The mean, less the best multiple of the control where its true mean `offset` is known, and its standard error."""
+    def result(self, offset: Array | None) -> tuple[Array, Array, Array]:
+        """The mean, less the best multiple of the control where its true mean `offset` is known; its standard error; was it used?"""
         value, variance = self.mean[0], self.square[0, 0]
-        parameters = 1
+        parameters, usable = 1, np.zeros(np.shape(value), bool)
         if offset is not None:
             # Where a single sample makes up much of the control's variance it has none to speak of (a ratio with heavy tails): its sample
             # mean is then off by more than any error bar says, and the control does harm.
@@ -140,7 +141,7 @@ class _Moments:
             value = value - np.where(usable, slope * (np.where(usable, self.mean[1], 0.0) - offset), 0.0)
             variance = np.maximum(variance - slope * np.where(usable, self.square[0, 1], 0.0), 0.0)
             parameters = 2
-        return value, np.sqrt(variance / max(self.count - parameters, 1) / self.count)
+        return value, np.sqrt(variance / max(self.count - parameters, 1) / self.count), usable
 
 
 def run(
@@ -158,7 +159,7 @@ def run(
         block = 1 << int(np.clip(np.log2(max(n / _REPLICATES, 16)), 4, np.log2(block)))
     moments, hit = _Moments(shape), np.zeros(shape, bool)
     drawn = 0
-    value, error = np.full(shape, math.nan), np.full(shape, math.inf)
+    value, error, used = np.full(shape, math.nan), np.full(shape, math.inf), np.zeros(shape, bool)
     while drawn < n:
         size = block if variates == "quasi" else min(block, n - drawn)
         x = _with_axes(draw(size), p, len(shape))
@@ -175,16 +176,22 @@ def run(
                 values = values.reshape(2, -1, pairs, *shape).mean(2) if variates == "antithetic" else values.mean(1, keepdims=True)
             moments.add(values)
             drawn += len(d)
-            value, error = moments.result(inside - 1.0 if control else None)
+            value, error, used = moments.result(inside - 1.0 if control else None)
         if report is not None:
             report(drawn, n)
         if enough is not None and moments.count >= (8 if quiet else 100) and enough(value, error):
             break
     # Terms that all agree still have their last digits.
     value, error = np.where(hit, math.inf, value), np.where(hit, 0.0, np.maximum(error, 4.0 * EPSILON * np.abs(value)))
-    named = {"control": "control variate", "antithetic": "antithetic", "quasi": "quasi-random"}
-    method = f"monte carlo {kind}" + (f", {named[variates]}" if variates is not None and (control or quiet) else "")
+    how = {"antithetic": ", antithetic", "quasi": ", quasi-random"}.get(variates or "", _of_control(used) if control else "")
+    method = f"monte carlo {kind}{how}"
     return Estimate(plain(value), plain(error), drawn, method)
+
+
+def _of_control(used: Array) -> str:
+    if np.all(used):
+        return ", control variate"
+    return f", control variate in {np.sum(used)} of {used.size}" if np.any(used) else ", control variate left out: heavy tail"
 
 
 def plain(x: Array) -> Any:
