@@ -344,6 +344,7 @@ BAD = {
     "text": ("abc", GOOD, TypeError, r"x is 'abc': it must be an array"),
     "none": (GOOD, None, TypeError, r"y is None"),
     "complex": (GOOD + 1j, GOOD, TypeError, r"x is complex"),
+    "generator": ((i for i in range(3)), GOOD, TypeError, r"x is a generator: it must be an array"),
     "masked": (np.ma.masked_array(GOOD), GOOD, TypeError, r"x is a masked array"),
 }
 
@@ -412,6 +413,63 @@ def test_one_sample_bad_densities():
     assert "q is 0 at" in found.method
 
 
+def test_frames_are_matched_by_name():
+    import pandas as pd
+    import polars as pl
+    import pyarrow as pa
+
+    x, y = shifted(60, 2)
+    found = from_samples(x, y).value
+    for frame in (pd.DataFrame, pl.DataFrame, pa.table):
+        a, b = frame({"a": x[:, 0], "b": x[:, 1]}), frame({"b": y[:, 1], "a": y[:, 0]})
+        assert from_samples(a, b).value == found
+        assert nearest_neighbours(a, b).value == nearest_neighbours(x, y).value
+    with pytest.raises(ValueError, match="column 'b' of x is not in y: rename it"):
+        from_samples(pd.DataFrame({"a": x[:, 0], "b": x[:, 1]}), pd.DataFrame({"a": y[:, 0], "c": y[:, 1]}))
+    with pytest.raises(ValueError, match=r"x has (nan|<NA>) at row 1, column 0"):
+        from_samples(pd.DataFrame({"a": pd.array([1, None, 2], "Int64")}), pd.DataFrame({"a": [1, 2, 3]}))
+
+
+def test_dates_are_numbers():
+    x, y = (1e5 * z[:, 0] for z in shifted(60, 1))
+    days = [np.datetime64("2020-01-01", "s") + z.astype("m8[s]") for z in (x, y)]
+    assert from_samples(*days).value == pytest.approx(from_samples(np.trunc(x), np.trunc(y)).value, abs=1e-9)  # the same ranks and balls
+    with pytest.raises(ValueError, match="x has NaT at row 0, column 0"):
+        from_samples(np.array(["NaT", "2020"], "M8[D]"), days[0])
+
+
+def test_numbers_beside_words_are_numbers():
+    x, y = shifted(60, 1)
+    labels = np.array(["u", "v"] * 30)
+    objects = from_samples(np.c_[labels.astype(object), x], np.c_[labels.astype(object), y])
+    assert from_samples(np.c_[labels, x[:, 0]], np.c_[labels, y[:, 0]]).value == pytest.approx(objects.value)  # all written out
+    assert from_samples([[a, b] for a, b in zip(labels, x[:, 0])], [[a, b] for a, b in zip(labels, y[:, 0])]).value == objects.value
+    assert "chain rule" in objects.method
+
+
+def test_identifiers_are_refused():
+    with pytest.raises(ValueError, match="of 40 rows 40 are the only one of their kind"):
+        from_samples([f"x{i}" for i in range(20)], [f"y{i}" for i in range(20)])
+
+
+def test_one_sample_twice():
+    x, _ = shifted(50, 3)
+    found = from_samples(x, x[::-1])
+    assert (found.value, found.method) == (0.0, "x and y are the same rows")
+
+
+@pytest.mark.parametrize("scale", [1e-300, 1e-150, 1e150, 1e300])
+def test_any_unit(scale):
+    x, y = shifted(60, 2)
+    unit = 2.0 ** round(math.log2(scale))  # exact
+    for estimate in (from_samples, nearest_neighbours):
+        assert estimate(x * unit, y * unit).value == pytest.approx(estimate(x, y).value, rel=1e-9)
+    wide = [1.0, unit]
+    assert from_samples(x * wide, y * wide).value == pytest.approx(from_samples(x, y).value, rel=1e-9)
+    known = one_sample(x * unit, scipy.stats.norm.logpdf(x).sum(1) - 2 * math.log(unit))
+    assert known.value == pytest.approx(one_sample(x, scipy.stats.norm.logpdf(x).sum(1)).value, rel=1e-9)
+
+
 def test_bad_options():
     for call, message in (
         (lambda: nearest_neighbours(GOOD, GOOD, variant="knn"), "variant is 'knn'"),
@@ -436,4 +494,9 @@ def test_disjoint_and_tiny_samples_are_finite():
     rng = np.random.default_rng(0)
     x, y = rng.normal(size=(200, 2)), rng.normal(size=(200, 2)) + 100
     assert from_samples(x, y).value > 3
-    assert math.isfinite(from_samples([0.0, 1.0], [0.5, 2.5]).value)
+    tiny = from_samples([0.0, 1.0], [0.5, 2.5])
+    assert math.isfinite(tiny.value)
+    assert tiny.stderr > 0.5
+    for x, y, name in (([1.0], [1.0, 2.0], "x"), ([1.0, 2.0], [1.0], "y")):
+        with pytest.raises(ValueError, match=f"{name} has 1 row"):
+            from_samples(x, y)

@@ -10,7 +10,7 @@ import numpy as np
 
 from .._estimate import Estimate
 from ._discrete import count_rows, estimate_from_counts
-from ._inputs import Points, Samples, check_k, check_level, generator, read_any
+from ._inputs import Points, Samples, check_k, check_level, generator, is_constant, read_any
 from ._intervals import symmetric
 from ._neighbours import VARIANTS, estimate_by_neighbours
 from ._variational import BOUNDS, variational
@@ -67,11 +67,19 @@ def from_samples(
     if method == "plug_in":
         return _from_categories(samples.x, samples.y, level, rng, 0.0)
     columns = _discrete_columns(samples, discrete)
-    reason = _impossible(samples, columns)
     n = len(samples.x)
+    if len(columns) < samples.x.shape[1]:
+        for name, sample in (("x", samples.x), ("y", samples.y)):
+            if len(sample) < 2:
+                raise ValueError(f"{name} has 1 row: a density cannot be seen in that; bring more rows")
+        if n == len(samples.y) and np.array_equal(_sorted(samples.x), _sorted(samples.y)):
+            # Not two samples, and every neighbour in y is a point of x itself.
+            return Estimate(0.0, 0.0, n, "x and y are the same rows", interval=(0.0, 0.0), level=level)
+    reason = _impossible(samples, columns)
     if reason:
         return Estimate(math.inf, math.inf, n, reason, interval=(math.inf, math.inf), level=level)
-    varying = [j for j in columns if np.ptp(np.concatenate([samples.x[:, j], samples.y[:, j]])) > 0.0]
+    flat = is_constant(samples.x, samples.y)
+    varying = [j for j in columns if not flat[j]]
     continuous = [j for j in range(samples.x.shape[1]) if j not in columns]
     variant = "corrected" if method == "auto" else method
     if not continuous:
@@ -83,6 +91,11 @@ def from_samples(
             samples.x[:, continuous], samples.y[:, continuous], min(k, n - 1, len(samples.y)), variant, level, rng
         )
     return _chain(samples, varying, continuous, k, variant, level, rng)
+
+
+def _sorted(points: Points) -> Points:
+    out: Points = points[np.lexsort(points.T)]
+    return out
 
 
 def _nothing(n: int, level: float) -> Estimate:
@@ -106,9 +119,10 @@ def _impossible(samples: Samples, columns: list[int]) -> str:
     """Why P cannot have a density with respect to Q, where one constant column tells."""
     for j in range(samples.x.shape[1]):
         x, y = samples.x[:, j], samples.y[:, j]
-        flat_x, flat_y = np.ptp(x) == 0.0, np.ptp(y) == 0.0
+        flat_x, flat_y = np.all(x == x[0]), np.all(y == y[0])
         if flat_y and np.any(x != y[0]) and (j not in columns or flat_x):
-            return f"column {j} is constant in y ({y[0]:g}) and takes other values in x: Q excludes them"
+            only = "" if j in samples.labels else f" ({y[0]:g})"
+            return f"column {j} is constant in y{only} and takes other values in x: Q excludes them"
         if flat_x and j not in columns and not np.any(y == x[0]):
             return f"column {j} is constant in x ({x[0]:g}), a value that y never takes: P has an atom where Q has none"
     return ""
@@ -116,6 +130,12 @@ def _impossible(samples: Samples, columns: list[int]) -> str:
 
 def _from_categories(x: Points, y: Points, level: float, rng: np.random.Generator, within: Any) -> Estimate:
     counts = count_rows(x, y)[0]
+    alone = int(np.sum(counts.sum(0) == 1))
+    if 2 * alone > counts.sum() >= 10:
+        raise ValueError(
+            f"of {int(counts.sum())} rows {alone} are the only one of their kind: categories cannot be estimated from that; drop "
+            f"identifiers, merge rare values, or name the discrete columns in discrete="
+        )
     correction = "bayes" if np.any((counts[0] > 0) & (counts[1] == 0)) else "miller_madow"
     return estimate_from_counts(counts[0], counts[1], correction, 0.5, level, rng, within)
 
@@ -132,7 +152,7 @@ def _chain(
         reason = _impossible(Samples(x, y), [])
         if reason:
             return Estimate(math.inf, math.inf, len(samples.x), f"in one category, {reason}", interval=(math.inf, math.inf), level=level)
-        varying = np.ptp(np.concatenate([x, y]), axis=0) > 0.0
+        varying = ~is_constant(x, y)
         if not varying.any():
             within[c] = 0.0
             continue

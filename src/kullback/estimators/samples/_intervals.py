@@ -13,7 +13,6 @@ from ._inputs import Points
 
 BLOCKS = 10
 MOST_ROWS_A_BLOCK = 10_000
-FEWEST_ROWS = 30
 
 
 def _t_quantile(level: float, freedom: float) -> float:
@@ -29,7 +28,7 @@ def subsampled(
     sizes: tuple[int, int],
     *,
     dimension: int,
-    rounds: int,
+    k: int,
     method: str,
     level: float,
     rng: np.random.Generator,
@@ -41,14 +40,16 @@ def subsampled(
     the interval is widened by it (it is not moved: the exponent is that of smooth densities).
     """
     n, m = sizes
-    if min(n, m) < FEWEST_ROWS:
-        # Too few rows for blocks: the scatter of the terms, which knows nothing of y's sampling; hence twice its variance.
-        error = math.sqrt(2.0 * float(np.var(terms, ddof=1)) / n) if n > 1 else math.inf
+    blocks = min(BLOCKS, min(n, m) // max(10, 2 * k + 2))
+    if blocks < 3:
+        # Too few rows for blocks: the scatter of the terms, which knows nothing of y's sampling; hence twice its variance. The log of a
+        # count of k varies by 1/k at least, also where the few terms happen to agree.
+        error = math.sqrt(2.0 * max(float(np.var(terms, ddof=1)), 1.0 / k) / n)
         half = _t_quantile(level, n - 1) * error
         return Estimate(value, error, n, method, interval=(value - half, value + half), level=level)
-    blocks = min(BLOCKS, min(n, m) // 10)
     ratio = max(blocks, max(n, m) / MOST_ROWS_A_BLOCK)
     rows_x, rows_y = int(n / ratio), max(int(m / ratio), 5)
+    rounds = 1 if n > 50_000 else 2
     found: list[list[float]] = []
     for _ in range(rounds):
         order_x, order_y = rng.permutation(n), rng.permutation(m)

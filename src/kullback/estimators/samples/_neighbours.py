@@ -10,7 +10,7 @@ import numpy as np
 
 from ..._ops import ops_of
 from .._estimate import Estimate
-from ._inputs import Points, check_k, check_level, generator, read_one, read_points, refuse_constant_columns
+from ._inputs import Points, check_k, check_level, generator, in_range, read_one, read_points, refuse_constant_columns
 from ._intervals import subsampled
 from ._ratio import fit_ratio
 from ._trees import Nested, Tree, kth_distances
@@ -78,6 +78,7 @@ def estimate_by_neighbours(
 ) -> Estimate:
     """The same, of what has been checked."""
     at_x, at_y = np.zeros(len(x)), np.zeros(len(y))
+    x, y, _ = in_range(x, y)
     if variant == "corrected":
         x, y, at_x, at_y, _ = fit_ratio(x, y, rng)
 
@@ -96,7 +97,7 @@ def estimate_by_neighbours(
         return Estimate(value, None, len(x), method, level=level)
     return subsampled(
         lambda rows_x, rows_y: float(terms(rows_x, rows_y).mean()),
-        value, all_terms, (len(x), len(y)), dimension=x.shape[1], rounds=1 if len(x) > 50_000 else 2, method=method, level=level, rng=rng,
+        value, all_terms, (len(x), len(y)), dimension=x.shape[1], k=k, method=method, level=level, rng=rng,
     )  # fmt: skip
 
 
@@ -255,10 +256,11 @@ def one_sample(x: Any, log_density: Callable[[Points], Any] | Any, k: int = 1, *
     if np.any(log_q == -np.inf):
         outside = int(np.sum(log_q == -np.inf))
         return Estimate(math.inf, math.inf, n, f"{method}: q is 0 at {outside} of {n} points", interval=(math.inf, math.inf), level=level)
-    log_ball = 0.5 * d * math.log(math.pi) - float(gammaln(0.5 * d + 1.0))
+    scaled, exponent = in_range(points)
+    log_ball = 0.5 * d * math.log(math.pi) - float(gammaln(0.5 * d + 1.0)) + d * exponent * math.log(2.0)
 
     def terms(rows: Any) -> Points:
-        part = points[rows]
+        part = scaled[rows]
         tree = Tree(part)
         to_x, ranks = kth_distances(tree, part[tree.order], k, own=True, name="x")
         log_p = digamma(ranks) - float(digamma(len(part))) - log_ball - d * np.log(to_x)
@@ -268,5 +270,5 @@ def one_sample(x: Any, log_density: Callable[[Points], Any] | Any, k: int = 1, *
     all_terms = terms(slice(None))
     return subsampled(
         lambda rows, _: float(terms(rows).mean()), float(all_terms.mean()), all_terms, (n, n),
-        dimension=d, rounds=1 if n > 50_000 else 2, method=method, level=level, rng=rng,
+        dimension=d, k=k, method=method, level=level, rng=rng,
     )  # fmt: skip

@@ -42,6 +42,8 @@ def normal_scores(x: Points, y: Points) -> tuple[Points, Points]:
 def whiten(x: Points, y: Points) -> tuple[Points, Points]:
     """One affine map of both samples that gives the pooled sample unit covariance; directions in which nothing varies are dropped."""
     both = np.concatenate([x, y])
+    # Columns may differ by more than squares can hold.
+    both = both / np.maximum(np.abs(both).max(0), np.finfo(np.float64).tiny)
     both = both - both.mean(0)
     scale = both.std(0)
     both = both / np.where(scale > 0.0, scale, 1.0)
