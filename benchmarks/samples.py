@@ -1,9 +1,10 @@
 """Estimates from samples: how far off, how often the interval covers the truth, and how fast, over a zoo of pairs whose KL is known.
 
-    python benchmarks/samples.py accuracy [--seeds 20] [--only D,N]
+    python benchmarks/samples.py accuracy [--seeds 20] [--only D,N] [--table]
     python benchmarks/samples.py speed --peers PYTHON [--rows 1000000]
 
-`accuracy` takes hours on one core; with `--only` it measures one dimension and sample size, and leaves the other rows as they are.
+`accuracy` takes an hour on one core; `--only` measures one dimension and sample size, and leaves the other rows as they are; `--table`
+measures nothing.
 It writes benchmarks/results/samples.csv, `speed` benchmarks/results/samples_speed.csv, both the tables in docs/estimators-samples.md.
 `--peers` is the interpreter of an environment that has infomeasure and divergence. Peers and kullback run in turn, each in a process of
 its own.
@@ -160,26 +161,23 @@ def _seeds(name: str, d: int, n: int, seeds: int) -> int:
     return max(seeds // 4, 2)
 
 
-def accuracy(seeds: int, only: tuple[int, int] | None) -> None:
+def accuracy(seeds: int, only: tuple[int, int] | None, table: bool) -> None:
     path = HERE / "results" / "samples.csv"
     rows = {}
-    if only and path.exists():
+    if only or table:
         with path.open(newline="") as file:
             for r in csv.DictReader(file):
-                numbers = {k: float(v) for k, v in r.items() if k not in ("pair", "d", "n", "seeds")}
-                rows[r["pair"], int(r["d"]), int(r["n"])] = {
-                    "pair": r["pair"], "d": int(r["d"]), "n": int(r["n"]), "seeds": int(r["seeds"]), **numbers,
-                }  # fmt: skip
+                numbers = {k: float(v) for k, v in r.items() if k != "pair"}
+                rows[r["pair"], int(r["d"]), int(r["n"])] = {"pair": r["pair"], **numbers, **{k: int(r[k]) for k in ("d", "n", "seeds")}}
     cells = [(name, d, n) for name in zoo(3) for d, n in GRID if name in zoo(d)]
     for name, d, n in cells:
-        if (only and only != (d, n)) or (d > 20 and name != "normal, shifted"):
+        if table or (only and only != (d, n)) or (d > 20 and name != "normal, shifted"):
             continue
         sample, truth = zoo(d)[name]
         rows[name, d, n] = _measure(name, d, n, _seeds(name, d, n, seeds), sample, truth)
         print(rows[name, d, n], flush=True)
-        ordered = [rows[cell] for cell in cells if cell in rows]
-        _write(path, ordered)
-        _table("accuracy", _accuracy_table(ordered))
+        _write(path, [rows[cell] for cell in cells if cell in rows])
+    _table("accuracy", _accuracy_table([rows[cell] for cell in cells if cell in rows]))
 
 
 def _accuracy_table(rows: list[dict[str, Any]]) -> list[str]:
@@ -269,12 +267,13 @@ if __name__ == "__main__":
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("part", choices=["accuracy", "speed"])
     parser.add_argument("--seeds", type=int, default=20)
+    parser.add_argument("--table", action="store_true")
     parser.add_argument("--only", type=lambda text: tuple(map(int, text.split(","))))
     parser.add_argument("--peers", default=sys.executable)
     parser.add_argument("--rows", type=int, default=1_000_000)
     parser.add_argument("--rounds", type=int, default=2)
     given = parser.parse_args()
     if given.part == "accuracy":
-        accuracy(given.seeds, given.only)
+        accuracy(given.seeds, given.only, given.table)
     else:
         speed(given.peers, given.rows, given.rounds)

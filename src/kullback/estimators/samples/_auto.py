@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -88,7 +89,13 @@ def from_samples(
     if not varying:
         check_k(1, n, len(samples.y))
         return estimate_by_neighbours(
-            samples.x[:, continuous], samples.y[:, continuous], min(k, n - 1, len(samples.y)), variant, level, rng
+            samples.x[:, continuous],
+            samples.y[:, continuous],
+            min(k, n - 1, len(samples.y)),
+            variant,
+            level,
+            rng,
+            extrapolate=method == "auto",
         )
     return _chain(samples, varying, continuous, k, variant, level, rng)
 
@@ -146,7 +153,7 @@ def _chain(
     """KL of (C, Z) = KL of C + mean over C of KL of Z given C."""
     counts, code_x, code_y = count_rows(samples.x[:, discrete], samples.y[:, discrete])
     within = np.full(counts.shape[1], math.nan)
-    errors = np.zeros(counts.shape[1])
+    errors, biases, endless = np.zeros(counts.shape[1]), np.zeros(counts.shape[1]), False
     for c in np.flatnonzero((counts[0] >= FEWEST_ROWS) & (counts[1] >= FEWEST_ROWS)):
         x, y = samples.x[code_x == c][:, continuous], samples.y[code_y == c][:, continuous]
         reason = _impossible(Samples(x, y), [])
@@ -158,6 +165,11 @@ def _chain(
             continue
         found = estimate_by_neighbours(x[:, varying], y[:, varying], k, variant, level, rng)
         within[c], errors[c] = found.value, found.stderr
+        # What its interval has beyond the noise, and whether it has an end.
+        noise = symmetric(found.value, found.stderr, found.n, "", level).interval
+        assert found.interval is not None
+        assert noise is not None
+        biases[c], endless = noise[0] - found.interval[0], endless or (math.isinf(found.interval[1]) and counts[0][c] > 0)
     rare = np.isnan(within)
     if rare.all():
         raise ValueError(
@@ -171,4 +183,6 @@ def _chain(
     missing = int(counts[0][rare].sum())
     method = f"chain rule: {whole.method}; nearest neighbours, {variant}, k={k}, d={len(continuous)}"
     method += f"; {missing} rows in rare categories count as the average" if missing else ""
-    return symmetric(whole.value, math.hypot(whole.stderr, float(np.linalg.norm(share * errors))), len(samples.x), method, level)
+    error = math.hypot(whole.stderr, float(np.linalg.norm(share * errors)))
+    found = symmetric(whole.value, error, len(samples.x), method, level, float(share @ biases))
+    return replace(found, interval=(found.interval[0], math.inf)) if endless and found.interval else found

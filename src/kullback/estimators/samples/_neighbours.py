@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import contextlib
 import math
 from collections.abc import Callable
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -12,14 +14,16 @@ from ..._ops import ops_of
 from .._estimate import Estimate
 from ._inputs import Points, check_k, check_level, generator, in_range, read_one, read_points, refuse_constant_columns
 from ._intervals import subsampled
-from ._ratio import fit_ratio
-from ._trees import Nested, Tree, kth_distances
+from ._ratio import fit_ratio, whiten
+from ._trees import Nested, TooManyTies, Tree, kth_distances
 
 VARIANTS = ("plain", "adaptive", "corrected")
 # A ball may hold more points than this; see `Nested`.
 CAP = 64
 LARGEST_COUNT = 200
 QUERIES_AT_ONCE = 50_000
+# A model that takes so few points for the other sample's has told the samples apart.
+FEWEST_MISTAKEN = 2
 
 
 def nearest_neighbours(
@@ -74,31 +78,49 @@ def nearest_neighbours(
 
 
 def estimate_by_neighbours(
-    x: Points, y: Points, k: int, variant: str, level: float, rng: np.random.Generator, interval: bool = True
+    x: Points, y: Points, k: int, variant: str, level: float, rng: np.random.Generator, interval: bool = True, extrapolate: bool = False
 ) -> Estimate:
-    """The same, of what has been checked."""
-    at_x, at_y = np.zeros(len(x)), np.zeros(len(y))
+    """The same, of what has been checked. `extrapolate`: see `subsampled`."""
     x, y, _ = in_range(x, y)
+    given = x, y
+    at_x, at_y = np.zeros(len(x)), np.zeros(len(y))
     if variant == "corrected":
         x, y, at_x, at_y, _ = fit_ratio(x, y, rng)
 
-    def terms(rows_x: Any, rows_y: Any) -> Points:
+    def terms(rows_x: Any, rows_y: Any) -> tuple[Points, Points]:
         if variant == "plain":
-            return _plain_terms(x[rows_x], y[rows_y], k)
+            found = _plain_terms(x[rows_x], y[rows_y], k)
+            return found, found
         return _ball_terms(x[rows_x], y[rows_y], at_x[rows_x], at_y[rows_y], k, rng)
 
-    all_terms = terms(slice(None), slice(None))
-    value = float(all_terms.mean())
+    all_terms, without = terms(slice(None), slice(None))
     name = {"plain": "nearest neighbours", "adaptive": "nearest neighbours, common balls", "corrected": "nearest neighbours, corrected"}[
         variant
     ]
     method = f"{name}, k={k}, d={x.shape[1]}"
     if not interval:
-        return Estimate(value, None, len(x), method, level=level)
-    return subsampled(
-        lambda rows_x, rows_y: float(terms(rows_x, rows_y).mean()),
-        value, all_terms, (len(x), len(y)), dimension=x.shape[1], k=k, method=method, level=level, rng=rng,
+        return Estimate(float(all_terms.mean()), None, len(x), method, level=level)
+    others = []
+    if variant == "corrected" and x.shape[1] >= 3:
+        others.append(float(without.mean()))
+        with contextlib.suppress(TooManyTies):
+            others.append(float(_plain_terms(*whiten(*given), 1).mean()))
+    found = subsampled(
+        lambda rows_x, rows_y: float(terms(rows_x, rows_y)[0].mean()),
+        all_terms, (len(x), len(y)), dimension=x.shape[1], k=k, method=method, level=level, rng=rng,
+        ratios=_normalised(at_y), others=others, extrapolate=extrapolate,
     )  # fmt: skip
+    mistaken = int(np.sum(at_x < 0.0) + np.sum(at_y > 0.0))
+    if at_x.any() and mistaken <= FEWEST_MISTAKEN and found.interval is not None:
+        # What lies beyond the overlap cannot be seen in samples of this size.
+        return replace(found, interval=(found.interval[0], math.inf), method=f"{found.method}, hardly any overlap: may be far more")
+    return found
+
+
+def _normalised(log_ratio: Points) -> Points:
+    """e^f, of mean 1."""
+    ratio = np.exp(log_ratio - log_ratio.max())
+    return np.asarray(ratio / ratio.mean())
 
 
 def _plain_terms(x: Points, y: Points, k: int) -> Points:
@@ -124,13 +146,14 @@ def _plain_terms(x: Points, y: Points, k: int) -> Points:
 # Of the sample on whose k-th neighbour the ball ends, that neighbour does not count, and the k − 1 within are drawn as those of the other
 # sample are. E log P(B) = ψ(k) − ψ(n+1) for the one; for the other, with N of n within, E ψ(N + 1) − ψ(n + 1) ≈ log P(B), up to
 # (1−P(B))^(n+1). ψ(N+1) ≈ log(N + ½), which is Firth's (1993) intercept for f = 0: so f adds the difference of his intercepts.
-def _ball_terms(x: Points, y: Points, at_x: Points, at_y: Points, k: int, rng: np.random.Generator) -> Points:
+def _ball_terms(x: Points, y: Points, at_x: Points, at_y: Points, k: int, rng: np.random.Generator) -> tuple[Points, Points]:
+    """One term a point of x, in some order, with f and without."""
     from scipy.special import digamma
 
     nested_x, nested_y = Nested(x, rng), Nested(y, rng)
     corrected = bool(at_x.any())
     cap = max(CAP, 2 * k)
-    out = []
+    out, plain = [], []
     for start in range(0, len(x), QUERIES_AT_ONCE):
         rows = nested_x.all.order[start : start + QUERIES_AT_ONCE]
         queries = x[rows]
@@ -146,12 +169,15 @@ def _ball_terms(x: Points, y: Points, at_x: Points, at_y: Points, k: int, rng: n
         log_mass_x = digamma(count_x + ~(ends_x & (size_x == len(x) - 1))) - digamma(size_x + 1)
         log_mass_y = digamma(count_y + ~(ends_y & (size_y == len(y)))) - digamma(size_y + 1)
         terms = log_mass_x - log_mass_y
+        plain.append(terms)
         if corrected:
             in_x, in_y = _within_only(in_x, ends_x & (of_x == len(x) - 1)), _within_only(in_y, ends_y & (of_y == len(y)))
             here = at_x[rows, None]
-            terms += np.where(radii > 0.0, _intercepts(at_x[index_x] - here, in_x, at_y[index_y] - here, in_y, np.log(of_x / of_y)), 0.0)
+            terms = terms + np.where(
+                radii > 0.0, _intercepts(at_x[index_x] - here, in_x, at_y[index_y] - here, in_y, np.log(of_x / of_y)), 0.0
+            )
         out.append(terms)
-    return np.concatenate(out)
+    return np.concatenate(out), np.concatenate(plain)
 
 
 def _within_only(inside: Any, ends: Any) -> Any:
@@ -269,6 +295,6 @@ def one_sample(x: Any, log_density: Callable[[Points], Any] | Any, k: int = 1, *
 
     all_terms = terms(slice(None))
     return subsampled(
-        lambda rows, _: float(terms(rows).mean()), float(all_terms.mean()), all_terms, (n, n),
+        lambda rows, _: float(terms(rows).mean()), all_terms, (n, n),
         dimension=d, k=k, method=method, level=level, rng=rng,
     )  # fmt: skip
