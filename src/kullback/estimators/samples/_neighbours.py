@@ -173,9 +173,7 @@ def _ball_terms(x: Points, y: Points, at_x: Points, at_y: Points, k: int, rng: n
         if corrected:
             in_x, in_y = _within_only(in_x, ends_x & (of_x == len(x) - 1)), _within_only(in_y, ends_y & (of_y == len(y)))
             here = at_x[rows, None]
-            terms = terms + np.where(
-                radii > 0.0, _intercepts(at_x[index_x] - here, in_x, at_y[index_y] - here, in_y, np.log(of_x / of_y)), 0.0
-            )
+            terms = terms + np.where(radii > 0.0, _intercepts(at_x[index_x] - here, in_x, at_y[index_y] - here, in_y), 0.0)
         out.append(terms)
     return np.concatenate(out), np.concatenate(plain)
 
@@ -207,10 +205,10 @@ def _exact_counts(nested: Nested, queries: Points, radii: Points, counts: Any, s
     return counts, sizes
 
 
-def _intercepts(f_x: Points, in_x: Any, f_y: Points, in_y: Any, log_sizes: Points) -> Points:
-    """a of the comment above with these f, less a with f = 0, one a row; `log_sizes` is log n/m of what the points were taken from.
+def _intercepts(f_x: Points, in_x: Any, f_y: Points, in_y: Any) -> Points:
+    """a of the comment above with these f, less a with f = 0, one a row (so that n/m cancels).
 
-    The score of Firth's likelihood, Σ (label − σ) + ½ − Σ v σ / Σ v with v = σ(1−σ), by Newton's method.
+    Firth's likelihood by Newton's method: its score is Σ (label − σ) + ½ − Σ v σ / Σ v, with v = σ(1−σ).
     """
     from scipy.special import expit
 
