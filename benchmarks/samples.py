@@ -1,11 +1,12 @@
 """Estimates from samples: how far off, how often the interval covers the truth, and how fast, over a zoo of pairs whose KL is known.
 
     python benchmarks/samples.py accuracy [--seeds 20] [--only D,N] [--table]
+    python benchmarks/samples.py coverage [--seeds 20]
     python benchmarks/samples.py speed --peers PYTHON [--rows 1000000]
 
 `accuracy` takes an hour on one core; `--only` measures one dimension and sample size, and leaves the other rows as they are; `--table`
-measures nothing.
-It writes benchmarks/results/samples.csv, `speed` benchmarks/results/samples_speed.csv, both the tables in docs/estimators-samples.md.
+measures nothing. `coverage` is of the other estimators' intervals. They write benchmarks/results/samples.csv, samples_coverage.csv and
+samples_speed.csv, and the tables in docs/estimators-samples.md.
 `--peers` is the interpreter of an environment that has infomeasure and divergence. Peers and kullback run in turn, each in a process of
 its own.
 """
@@ -153,11 +154,11 @@ GRID = [*((d, n) for n in (1000, 10_000) for d in (10, 5, 3, 2, 1)), (20, 1000),
 
 
 def _seeds(name: str, d: int, n: int, seeds: int) -> int:
-    """Coverage takes many; ten thousand points in ten dimensions take twenty seconds each."""
+    """Coverage takes many; ten thousand points in ten dimensions take ten seconds each."""
     if n == 1000 and d <= 5:
         return 5 * seeds
-    if d == 10 and (n == 1000 or name == "normal, shifted"):
-        return seeds
+    if d == 10:
+        return seeds if n == 1000 or name == "normal, shifted" else max(seeds // 8, 2)
     return max(seeds // 4, 2)
 
 
@@ -196,6 +197,70 @@ def _accuracy_table(rows: list[dict[str, Any]]) -> list[str]:
     lines += ["", f"Farther off than plain by more than twice the noise: {'; '.join(worse) or 'none'}.", ""]
     lines += [f"Intervals that cover less than 90% of the time, d ≤ 5: {'; '.join(short) or 'none'}."]
     return lines
+
+
+def _others() -> list[tuple[str, str, int, float, Callable[[int, np.random.Generator], Any]]]:
+    """Estimator, data, rows, KL, and one estimate from so many rows: everything that `accuracy` does not measure."""
+    from scipy import stats
+
+    from kullback.estimators import nearest_neighbours, one_sample, plug_in, variational
+
+    out: list[tuple[str, str, int, float, Callable[[int, np.random.Generator], Any]]] = []
+    for d in (1, 2, 3, 5):
+        sample = zoo(d)["normal, shifted"][0]
+        shift = stats.multivariate_normal(np.eye(d)[0], np.eye(d)).logpdf
+        out += [
+            ("nearest_neighbours", f"normal, shifted, d = {d}", 1000, 0.5, lambda n, r, s=sample: nearest_neighbours(*s(n, r))),
+            (
+                "nearest_neighbours, adaptive, k = 3",
+                f"normal, shifted, d = {d}",
+                1000,
+                0.5,
+                lambda n, r, s=sample: nearest_neighbours(*s(n, r), 3, variant="adaptive"),
+            ),
+            ("one_sample, k = 3", f"normal, shifted, d = {d}", 1000, 0.5, lambda n, r, s=sample, q=shift: one_sample(s(n, r)[0], q, 3)),
+        ]
+    for size, n in ((4, 100), (4, 1000), (30, 1000)):
+        p, q = (np.arange(1, size + 1.0) ** power for power in (-1.0, -0.7))
+        p, q = p / p.sum(), q / q.sum()
+        for correction in (None, "miller_madow", "bayes"):
+            out.append(
+                (
+                    f"plug_in, {correction}",
+                    f"{size} categories",
+                    n,
+                    float(np.sum(p * np.log(p / q))),
+                    lambda n, r, c=correction, p=p, q=q: plug_in(r.choice(len(p), n, p=p), r.choice(len(q), n, p=q), correction=c),
+                )
+            )
+    sample = zoo(3)["normal, shifted"][0]
+    for bound in ("donsker_varadhan", "nwj", "classifier"):
+        out.append(
+            (f"variational, {bound}", "normal, shifted, d = 3", 2000, 0.5, lambda n, r, b=bound: variational(*sample(n, r), bound=b))
+        )
+    return out
+
+
+def coverage(seeds: int) -> None:
+    rows = []
+    for estimator, data, n, truth, draw in _others():
+        count = seeds // 2 if estimator.startswith("variational") else 5 * seeds
+        found = [draw(n, np.random.default_rng(seed)) for seed in range(count)]
+        covered = np.mean([e.interval[0] <= truth <= e.interval[1] for e in found])
+        below = np.mean([e.lower <= truth for e in found]) if found[0].lower is not None else math.nan
+        half = np.mean([0.5 * (e.interval[1] - e.interval[0]) for e in found])
+        row = {"kl": truth, "mean": np.mean([e.value for e in found]), "half_width": half, "coverage": covered, "bound_holds": below}
+        rows.append({"estimator": estimator, "data": data, "n": n, "seeds": count, **{k: float(f"{v:.4g}") for k, v in row.items()}})
+        print(rows[-1], flush=True)
+    _write(HERE / "results" / "samples_coverage.csv", rows)
+    lines = ["| estimator | data | n | KL | mean | interval ± | covers KL | `lower` holds |", "|---|---|---|---|---|---|---|---|"]
+    for r in rows:
+        holds = "" if math.isnan(r["bound_holds"]) else f"{100 * r['bound_holds']:.0f}%"
+        lines.append(
+            f"| {r['estimator']} | {r['data']} | {r['n']} | {r['kl']:.3f} | {r['mean']:.3f} | {r['half_width']:.3f} | "
+            f"{100 * r['coverage']:.0f}% of {r['seeds']} | {holds} |"
+        )
+    _table("coverage", lines)
 
 
 _RUN = """
@@ -265,7 +330,7 @@ def _table(name: str, lines: list[str]) -> None:
 
 if __name__ == "__main__":
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("part", choices=["accuracy", "speed"])
+    parser.add_argument("part", choices=["accuracy", "coverage", "speed"])
     parser.add_argument("--seeds", type=int, default=20)
     parser.add_argument("--table", action="store_true")
     parser.add_argument("--only", type=lambda text: tuple(map(int, text.split(","))))
@@ -275,5 +340,7 @@ if __name__ == "__main__":
     given = parser.parse_args()
     if given.part == "accuracy":
         accuracy(given.seeds, given.only, given.table)
+    elif given.part == "coverage":
+        coverage(given.seeds)
     else:
         speed(given.peers, given.rows, given.rounds)

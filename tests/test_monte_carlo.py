@@ -212,6 +212,10 @@ def test_progress(capsys):
     assert "100%" in capsys.readouterr().out
 
 
+def test_powers_of_ten_are_whole_numbers():
+    assert monte_carlo(P, Q, n=1e4, rng=0).n == 10_000
+
+
 def test_bad_arguments():
     for options, message in (
         ({"kind": "k4"}, "kind is 'k4'"), ({"variates": "magic"}, "variates is 'magic'"), ({"n": 1}, "n is 1"), ({"n": 2.5}, "n is 2.5"),

@@ -175,9 +175,11 @@ def is_constant(*samples: Points) -> Any:
 
 
 def in_range(*samples: Points) -> tuple[Any, ...]:
-    """All times 2^−e, and e, such that the largest number is about 1: squares then neither overflow nor vanish."""
-    _, exponent = np.frexp(max(float(np.abs(sample).max()) for sample in samples))
-    return (*(np.ldexp(sample, -int(exponent)) for sample in samples), int(exponent))
+    """All times 2^−e, and e, such that squares neither overflow nor vanish; e is 0, and nothing is copied, in all usual units."""
+    exponent = int(np.frexp(max(float(max(sample.max(), -sample.min())) for sample in samples))[1])
+    if abs(exponent) <= 100:
+        return (*samples, 0)
+    return (*(np.ldexp(sample, -exponent) for sample in samples), exponent)
 
 
 def refuse_constant_columns(x: Points, y: Points | None) -> None:
