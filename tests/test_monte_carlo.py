@@ -125,7 +125,7 @@ def test_memory_does_not_grow(variates, monkeypatch):
     monkeypatch.setattr(sampling, "_BLOCK", 1 << 14)  # many blocks even of the smaller n
     peaks = []
     monte_carlo(P, Q, n=10**5, rng=0, variates=variates)  # imports
-    for n in (10**6 if variates == "quasi" else 10**5, 10**7):
+    for n in (10**6, 4 * 10**6) if variates == "quasi" else (10**5, 10**7):  # quasi-random blocks have their size from 5e5 on
         tracemalloc.start()
         found = monte_carlo(P, Q, n=n, rng=0, variates=variates)
         peaks.append(tracemalloc.get_traced_memory()[1])
@@ -151,6 +151,7 @@ def test_the_method_says_what_was_done():
     }
     for method, options in named.items():
         assert monte_carlo(P, Q, n=2000, rng=0, **options).method == method
+    assert monte_carlo(P, P, n=1000, rng=0).method == "monte carlo k1, control variate"
     heavy = monte_carlo(P, own.Cauchy(0.0, 1.0), n=50_000, rng=3)
     assert heavy.method == "monte carlo k1, control variate left out: heavy tail"
     some = monte_carlo(own.Normal(0.0, 1.0), own.Normal([0.5, 0.0], [1.0, 1000.0]), n=50_000, rng=3)
@@ -219,7 +220,7 @@ def test_powers_of_ten_are_whole_numbers():
 def test_bad_arguments():
     for options, message in (
         ({"kind": "k4"}, "kind is 'k4'"), ({"variates": "magic"}, "variates is 'magic'"), ({"n": 1}, "n is 1"), ({"n": 2.5}, "n is 2.5"),
-        ({"tol": 0.0}, "tol is 0.0"),
+        ({"tol": 0.0}, "tol is 0.0"), ({"tol": "1%"}, "tol is '1%'"),
     ):  # fmt: skip
         with pytest.raises(ValueError, match=message):
             monte_carlo(P, Q, **options)

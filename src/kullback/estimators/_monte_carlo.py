@@ -81,7 +81,7 @@ def monte_carlo(
     n = int(n) if isinstance(n, float) and n.is_integer() else n  # 1e9
     if isinstance(n, bool) or not isinstance(n, (int, np.integer)) or n < 2:
         raise ValueError(f"n is {n!r}: it must be a whole number of samples, 2 or more")
-    if tol is not None and not tol > 0:
+    if tol is not None and not (isinstance(tol, (int, float, np.number)) and tol > 0):
         raise ValueError(f"tol is {tol!r}: it must be above 0, the standard error to stop at")
     # Drawn by their own library, unless quantiles are asked for.
     native = variates in (None, "control")
@@ -141,7 +141,8 @@ class _Moments:
             value = value - np.where(usable, slope * (np.where(usable, self.mean[1], 0.0) - offset), 0.0)
             variance = np.maximum(variance - slope * np.where(usable, self.square[0, 1], 0.0), 0.0)
             parameters = 2
-        return value, np.sqrt(variance / max(self.count - parameters, 1) / self.count), usable
+        # A control that never varies has nothing to take off: nothing was left out.
+        return value, np.sqrt(variance / max(self.count - parameters, 1) / self.count), usable | (self.square[1, 1] == 0.0)
 
 
 def run(
