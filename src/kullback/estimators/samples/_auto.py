@@ -30,23 +30,25 @@ def from_samples(
     Parameters
     ----------
     x, y : array, points × coordinates (or one axis, for d = 1)
-        Of any framework, or a DataFrame; copied to the host, no gradient. Sizes may differ. Columns may hold text.
+        Of any framework, or a DataFrame (columns are matched by name); copied to the host, no gradient. Sizes may differ. Columns may
+        hold text; dates count as numbers.
     method : str
         ``"auto"``: discrete columns by their frequencies (Miller–Madow; Dirichlet posteriors where x has a category that y has not), the
-        others by `nearest_neighbours` with ``variant="corrected"``, within each combination of the discrete ones: KL is the sum of
-        both (chain rule). Or by name: ``"plain"``, ``"adaptive"``, ``"corrected"`` (neighbours), ``"plug_in"``,
-        ``"donsker_varadhan"``, ``"nwj"``, ``"classifier"``.
+        others by `nearest_neighbours` with ``variant="corrected"``, extrapolated where blocks of rows show its bias, within each
+        combination of the discrete ones: KL is the sum of both (chain rule). Or by name: ``"plain"``, ``"adaptive"``,
+        ``"corrected"`` (neighbours), ``"plug_in"``, ``"donsker_varadhan"``, ``"nwj"``, ``"classifier"``.
     discrete : sequence of int, optional
         Which columns are discrete. By default those of text or booleans, and those with few values: at most the square root of
         the number of rows in both samples.
     level : float
-        Of the confidence interval.
+        Of the confidence interval, which also admits the bias that cannot be excluded; `stderr` is noise alone.
     rng : int or numpy.random.Generator, optional
 
     Returns
     -------
     Estimate
-        inf, with the reason in `method`, where a column is constant in one sample and another value in the other.
+        inf, with the reason in `method`, where a column is constant in one sample and another value in the other. An interval
+        without upper end where the samples hardly overlap.
 
     Examples
     --------
@@ -183,6 +185,7 @@ def _chain(
     missing = int(counts[0][rare].sum())
     method = f"chain rule: {whole.method}; nearest neighbours, {variant}, k={k}, d={len(continuous)}"
     method += f"; {missing} rows in rare categories count as the average" if missing else ""
+    method += "; somewhere hardly any overlap: may be far more" if endless else ""
     error = math.hypot(whole.stderr, float(np.linalg.norm(share * errors)))
     found = symmetric(whole.value, error, len(samples.x), method, level, float(share @ biases))
     return replace(found, interval=(found.interval[0], math.inf)) if endless and found.interval else found
