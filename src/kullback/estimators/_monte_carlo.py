@@ -29,7 +29,7 @@ def monte_carlo(
     p: Any,
     q: Any,
     *,
-    n: int = 100_000,
+    n: float = 100_000,
     rng: Any = None,
     kind: str = "k1",
     variates: str | None = "control",
@@ -78,8 +78,8 @@ def monte_carlo(
         raise ValueError(f"kind is {kind!r}: it must be one of {', '.join(map(repr, KINDS))}")
     if variates not in VARIATES:
         raise ValueError(f"variates is {variates!r}: it must be one of {', '.join(map(repr, VARIATES))}")
-    n = int(n) if isinstance(n, float) and n.is_integer() else n  # 1e9
-    if isinstance(n, bool) or not isinstance(n, (int, np.integer)) or n < 2:
+    whole = isinstance(n, (int, np.integer)) or (isinstance(n, float) and n.is_integer())  # 1e9 is
+    if isinstance(n, bool) or not whole or n < 2:
         raise ValueError(f"n is {n!r}: it must be a whole number of samples, 2 or more")
     if tol is not None and not (isinstance(tol, (int, float, np.number)) and tol > 0):
         raise ValueError(f"tol is {tol!r}: it must be above 0, the standard error to stop at")
