@@ -157,7 +157,7 @@ def _seeds(name: str, d: int, n: int, seeds: int) -> int:
     """Coverage takes many; ten thousand points take two seconds in three dimensions, ten in ten."""
     if n == 1000 and d <= 5:
         return 5 * seeds
-    if n == 1000 or d <= 2 or (d == 10 and name == "normal, shifted"):
+    if d <= 2 or (d == 10 and (n == 1000 or name == "normal, shifted")):
         return seeds
     return max(seeds // (8 if d == 10 else 4), 2)
 
