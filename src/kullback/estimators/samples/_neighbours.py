@@ -2,24 +2,28 @@
 
 from __future__ import annotations
 
+import contextlib
 import math
 from collections.abc import Callable
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
 
 from ..._ops import ops_of
 from .._estimate import Estimate
-from ._inputs import Points, check_k, check_level, generator, read_one, read_points, refuse_constant_columns
+from ._inputs import Points, check_k, check_level, generator, in_range, read_one, read_points, refuse_constant_columns
 from ._intervals import subsampled
-from ._ratio import fit_ratio
-from ._trees import Nested, Tree, kth_distances
+from ._ratio import fit_ratio, whiten
+from ._trees import Nested, TooManyTies, Tree, kth_distances
 
 VARIANTS = ("plain", "adaptive", "corrected")
 # A ball may hold more points than this; see `Nested`.
-CAP = 32
+CAP = 64
 LARGEST_COUNT = 200
-QUERIES_AT_ONCE = 50_000
+QUERIES_AT_ONCE = 10_000
+# A model that takes so few points for the other sample's has told the samples apart.
+FEWEST_MISTAKEN = 2
 
 
 def nearest_neighbours(
@@ -62,7 +66,7 @@ def nearest_neighbours(
     >>> import numpy as np
     >>> rng = np.random.default_rng(0)
     >>> nearest_neighbours(rng.normal(0, 1, 10000), rng.normal(5, 5, 10000), k=5)  # exactly 1.6294
-    1.582 ± 0.024 (nearest neighbours, k=5, d=1, n=10000, 95% interval 1.531 to 1.634)
+    1.582 ± 0.024 (nearest neighbours, k=5, d=1, n=10000, 95% interval 1.528 to 1.637)
     """
     if variant not in VARIANTS:
         raise ValueError(f"variant is {variant!r}: it must be one of {', '.join(map(repr, VARIANTS))}")
@@ -74,30 +78,49 @@ def nearest_neighbours(
 
 
 def estimate_by_neighbours(
-    x: Points, y: Points, k: int, variant: str, level: float, rng: np.random.Generator, interval: bool = True
+    x: Points, y: Points, k: int, variant: str, level: float, rng: np.random.Generator, interval: bool = True, extrapolate: bool = False
 ) -> Estimate:
-    """The same, of what has been checked."""
+    """The same, of what has been checked. `extrapolate`: see `subsampled`."""
+    x, y, _ = in_range(x, y)
+    given = x, y
     at_x, at_y = np.zeros(len(x)), np.zeros(len(y))
     if variant == "corrected":
         x, y, at_x, at_y, _ = fit_ratio(x, y, rng)
 
-    def terms(rows_x: Any, rows_y: Any) -> Points:
+    def terms(rows_x: Any, rows_y: Any) -> tuple[Points, Points]:
         if variant == "plain":
-            return _plain_terms(x[rows_x], y[rows_y], k)
+            found = _plain_terms(x[rows_x], y[rows_y], k)
+            return found, found
         return _ball_terms(x[rows_x], y[rows_y], at_x[rows_x], at_y[rows_y], k, rng)
 
-    all_terms = terms(slice(None), slice(None))
-    value = float(all_terms.mean())
+    all_terms, without = terms(slice(None), slice(None))
     name = {"plain": "nearest neighbours", "adaptive": "nearest neighbours, common balls", "corrected": "nearest neighbours, corrected"}[
         variant
     ]
     method = f"{name}, k={k}, d={x.shape[1]}"
     if not interval:
-        return Estimate(value, None, len(x), method, level=level)
-    return subsampled(
-        lambda rows_x, rows_y: float(terms(rows_x, rows_y).mean()),
-        value, all_terms, (len(x), len(y)), dimension=x.shape[1], rounds=1 if len(x) > 50_000 else 2, method=method, level=level, rng=rng,
+        return Estimate(float(all_terms.mean()), None, len(x), method, level=level)
+    others = []
+    if variant == "corrected" and x.shape[1] >= 3:
+        others.append(float(without.mean()))
+        with contextlib.suppress(TooManyTies):
+            others.append(float(_plain_terms(*whiten(*given), 1).mean()))
+    found = subsampled(
+        lambda rows_x, rows_y: float(terms(rows_x, rows_y)[0].mean()),
+        all_terms, (len(x), len(y)), dimension=x.shape[1], k=k, method=method, level=level, rng=rng,
+        ratios=_normalised(at_y), others=others, extrapolate=extrapolate,
     )  # fmt: skip
+    mistaken = int(np.sum(at_x < 0.0) + np.sum(at_y > 0.0))
+    if at_x.any() and mistaken <= FEWEST_MISTAKEN and found.interval is not None:
+        # What lies beyond the overlap cannot be seen in samples of this size.
+        return replace(found, interval=(found.interval[0], math.inf), method=f"{found.method}, hardly any overlap: may be far more")
+    return found
+
+
+def _normalised(log_ratio: Points) -> Points:
+    """e^f, of mean 1."""
+    ratio = np.exp(log_ratio - log_ratio.max())
+    return np.asarray(ratio / ratio.mean())
 
 
 def _plain_terms(x: Points, y: Points, k: int) -> Points:
@@ -115,39 +138,52 @@ def _plain_terms(x: Points, y: Points, k: int) -> Points:
     return terms
 
 
-# Let B be a ball around x. If p = q·e^f up to a constant, then log P(B)/Q(B) = log E[e^f | Q, B] + that constant, so that
-#     log p(x)/q(x) = log P(B)/Q(B) + f(x) − C,      C = log E[e^f | Q, B] = −log E[e^(−f) | P, B],
-# whatever the size of B: no bias is left. For any other f the last two terms vanish as B shrinks, so nothing is assumed of p and q; f only
-# takes out what it knows. C is estimated from both samples' points in B by Bennett's (1976) acceptance ratio, the C with
-#     mean over x in B of σ(C − f)  =  mean over y in B of σ(f − C).
-# P(B) and Q(B) come from counts. The sample on whose k-th neighbour the ball ends: E log P(B) = ψ(k) − ψ(n+1); for the other, of which N
-# points of n happen to lie within: E ψ(N + 1) − ψ(n + 1) ≈ log P(B), up to (1−P(B))^(n+1).
-def _ball_terms(x: Points, y: Points, at_x: Points, at_y: Points, k: int, rng: np.random.Generator) -> Points:
+# Let B be a ball around x. If p = q·e^(f + a), then among the points of both samples in B the odds of "x" to "y" are n/m·e^(f + a),
+# and
+#     log p(x)/q(x) = f(x) + a,
+# whatever the size of B: a is the intercept of a logistic regression in B whose slope is known. For f = 0 it is log P(B)/Q(B), from counts.
+# For any other f, f(x) + a tends to the same as B shrinks, so nothing is assumed of p and q: f only takes out what it knows.
+# Of the sample on whose k-th neighbour the ball ends, that neighbour does not count, and the k − 1 within are drawn as those of the other
+# sample are. E log P(B) = ψ(k) − ψ(n+1) for the one; for the other, with N of n within, E ψ(N + 1) − ψ(n + 1) ≈ log P(B), up to
+# (1−P(B))^(n+1). ψ(N+1) ≈ log(N + ½), which is Firth's (1993) intercept for f = 0: so f adds the difference of his intercepts.
+def _ball_terms(x: Points, y: Points, at_x: Points, at_y: Points, k: int, rng: np.random.Generator) -> tuple[Points, Points]:
+    """One term a point of x, in some order, with f and without."""
     from scipy.special import digamma
 
     nested_x, nested_y = Nested(x, rng), Nested(y, rng)
-    tree_x, tree_y = nested_x.all, nested_y.all
-    out = []
+    corrected = bool(at_x.any())
+    cap = max(CAP, 2 * k)
+    out, plain = [], []
     for start in range(0, len(x), QUERIES_AT_ONCE):
-        rows = tree_x.order[start : start + QUERIES_AT_ONCE]
+        rows = nested_x.all.order[start : start + QUERIES_AT_ONCE]
         queries = x[rows]
-        to_x = tree_x.query(queries, k + 1, only_last=True)[0][:, 0]
-        to_y = tree_y.query(queries, k, only_last=True)[0][:, 0]
+        near_x, near_y = nested_x.nearest(queries, cap), nested_y.nearest(queries, cap)
+        to_x, to_y = near_x[0][:, k], near_y[0][:, k - 1]
         radii = np.maximum(to_x, to_y)
-        cap = max(CAP, 2 * k)
-        in_x, near_x, of_x = nested_x.within(queries, rows, radii, cap)
-        in_y, near_y, of_y = nested_y.within(queries, None, radii, cap)
-        count_x, of_x = _exact_counts(nested_x, queries, radii, in_x.sum(1), of_x, len(x) - 1)
-        count_y, of_y = _exact_counts(nested_y, queries, radii, in_y.sum(1), of_y, len(y))
         # No ball at all (many points in one place): both counts are of an atom, and neither ends the ball.
         ends_x, ends_y = (to_x >= to_y) & (radii > 0.0), (to_y >= to_x) & (radii > 0.0)
-        log_mass_x = digamma(count_x + ~(ends_x & (of_x == len(x) - 1))) - digamma(of_x + 1)
-        log_mass_y = digamma(count_y + ~(ends_y & (of_y == len(y)))) - digamma(of_y + 1)
+        in_x, index_x, of_x = nested_x.within(queries, rows, radii, cap, near_x)
+        in_y, index_y, of_y = nested_y.within(queries, None, radii, cap, near_y)
+        count_x, size_x = _exact_counts(nested_x, queries, radii, in_x.sum(1), of_x, len(x) - 1)
+        count_y, size_y = _exact_counts(nested_y, queries, radii, in_y.sum(1), of_y, len(y))
+        log_mass_x = digamma(count_x + ~(ends_x & (size_x == len(x) - 1))) - digamma(size_x + 1)
+        log_mass_y = digamma(count_y + ~(ends_y & (size_y == len(y)))) - digamma(size_y + 1)
         terms = log_mass_x - log_mass_y
-        if at_x.any():
-            terms += at_x[rows] - _bennett(at_x[near_x], in_x, at_y[near_y], in_y)
+        plain.append(terms)
+        if corrected:
+            in_x, in_y = _within_only(in_x, ends_x & (of_x == len(x) - 1)), _within_only(in_y, ends_y & (of_y == len(y)))
+            here = at_x[rows, None]
+            terms = terms + np.where(radii > 0.0, _intercepts(at_x[index_x] - here, in_x, at_y[index_y] - here, in_y), 0.0)
         out.append(terms)
-    return np.concatenate(out)
+    return np.concatenate(out), np.concatenate(plain)
+
+
+def _within_only(inside: Any, ends: Any) -> Any:
+    """Without the last, the farthest, where that is the neighbour on which the ball ends."""
+    inside = inside.copy()
+    rows = np.flatnonzero(ends & inside.any(1))
+    inside[rows, inside[rows].sum(1) - 1] = False
+    return inside
 
 
 def _exact_counts(nested: Nested, queries: Points, radii: Points, counts: Any, sizes: Any, size: int) -> tuple[Any, Any]:
@@ -169,24 +205,33 @@ def _exact_counts(nested: Nested, queries: Points, radii: Points, counts: Any, s
     return counts, sizes
 
 
-def _bennett(f_x: Points, in_x: Any, f_y: Points, in_y: Any) -> Points:
-    """C of the comment above, one a row, by Newton's method. Rows with no point of one sample use the mean of the other."""
+def _intercepts(f_x: Points, in_x: Any, f_y: Points, in_y: Any) -> Points:
+    """a of the comment above with these f, less a with f = 0, one a row (so that n/m cancels).
+
+    Firth's likelihood by Newton's method: its score is Σ (label − σ) + ½ − Σ v σ / Σ v, with v = σ(1−σ).
+    """
     from scipy.special import expit
 
-    weight_x = in_x / np.maximum(in_x.sum(1, keepdims=True), 1)
-    weight_y = in_y / np.maximum(in_y.sum(1, keepdims=True), 1)
-    mean_x, mean_y = (weight_x * f_x).sum(1), (weight_y * f_y).sum(1)
-    some_x, some_y = in_x.any(1), in_y.any(1)
-    c = np.where(some_x & some_y, 0.5 * (mean_x + mean_y), np.where(some_x, mean_x, mean_y))
-    both = np.flatnonzero(some_x & some_y)
-    f_x, f_y, weight_x, weight_y, solved = f_x[both], f_y[both], weight_x[both], weight_y[both], c[both]
-    for _ in range(8):
-        up, down = expit(solved[:, None] - f_x), expit(f_y - solved[:, None])
-        slope = (weight_x * up * (1.0 - up)).sum(1) + (weight_y * down * (1.0 - down)).sum(1)
-        # Steps are bounded: far from the root both sides are flat.
-        solved = solved - np.clip(((weight_x * up).sum(1) - (weight_y * down).sum(1)) / np.maximum(slope, 1e-2), -2.0, 2.0)
-    c[both] = solved
-    return np.asarray(c)
+    offsets, inside = np.concatenate([f_x, f_y], 1), np.concatenate([in_x, in_y], 1)
+    count_x, count = in_x.sum(1), inside.sum(1)
+    # Only filled slots are worked on, as far as the fullest row has them.
+    order = np.argsort(~inside, axis=1, kind="stable")[:, : max(int(count.max(initial=0)), 1)]
+    is_x = order < in_x.shape[1]
+    offsets, inside = np.take_along_axis(offsets, order, 1), np.take_along_axis(inside, order, 1)
+    without = np.log((count_x + 0.5) / (count - count_x + 0.5))  # log n/m + a for f = 0
+    mean = np.where(inside, offsets, 0.0).sum(1) / np.maximum(count, 1)
+    solved = without - mean
+    for _ in range(50):
+        sigma = expit(solved[:, None] + offsets)
+        v = np.where(inside, sigma * (1.0 - sigma), 0.0)
+        information = v.sum(1)
+        score = np.where(inside, is_x - sigma, 0.0).sum(1) + 0.5 - (v * sigma).sum(1) / np.maximum(information, 1e-300)
+        # Steps are bounded: where f tells the samples apart the likelihood is flat.
+        step = np.clip(score / np.maximum(information, 1e-2), -2.0, 2.0)
+        solved += step
+        if np.all(np.abs(step) < 1e-7):
+            break
+    return np.asarray(np.where(count > 0, solved - without, 0.0))
 
 
 def one_sample(x: Any, log_density: Callable[[Points], Any] | Any, k: int = 1, *, level: float = 0.95, rng: Any = None) -> Estimate:
@@ -213,7 +258,7 @@ def one_sample(x: Any, log_density: Callable[[Points], Any] | Any, k: int = 1, *
     >>> import numpy as np, scipy.stats
     >>> from kullback.estimators import one_sample
     >>> one_sample(np.random.default_rng(0).normal(size=10000), scipy.stats.norm(5, 5).logpdf, k=5)  # exactly 1.6294
-    1.6076 ± 0.0092 (nearest neighbours, density of Q known, k=5, d=1, n=10000, 95% interval 1.588 to 1.627)
+    1.6076 ± 0.0092 (nearest neighbours, density of Q known, k=5, d=1, n=10000, 95% interval 1.586 to 1.63)
     """
     from scipy.special import digamma, gammaln
 
@@ -235,10 +280,11 @@ def one_sample(x: Any, log_density: Callable[[Points], Any] | Any, k: int = 1, *
     if np.any(log_q == -np.inf):
         outside = int(np.sum(log_q == -np.inf))
         return Estimate(math.inf, math.inf, n, f"{method}: q is 0 at {outside} of {n} points", interval=(math.inf, math.inf), level=level)
-    log_ball = 0.5 * d * math.log(math.pi) - float(gammaln(0.5 * d + 1.0))
+    scaled, exponent = in_range(points)
+    log_ball = 0.5 * d * math.log(math.pi) - float(gammaln(0.5 * d + 1.0)) + d * exponent * math.log(2.0)
 
     def terms(rows: Any) -> Points:
-        part = points[rows]
+        part = scaled[rows]
         tree = Tree(part)
         to_x, ranks = kth_distances(tree, part[tree.order], k, own=True, name="x")
         log_p = digamma(ranks) - float(digamma(len(part))) - log_ball - d * np.log(to_x)
@@ -247,6 +293,6 @@ def one_sample(x: Any, log_density: Callable[[Points], Any] | Any, k: int = 1, *
 
     all_terms = terms(slice(None))
     return subsampled(
-        lambda rows, _: float(terms(rows).mean()), float(all_terms.mean()), all_terms, (n, n),
-        dimension=d, rounds=1 if n > 50_000 else 2, method=method, level=level, rng=rng,
+        lambda rows, _: float(terms(rows).mean()), all_terms, (n, n),
+        dimension=d, k=k, method=method, level=level, rng=rng,
     )  # fmt: skip

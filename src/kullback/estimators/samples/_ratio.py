@@ -42,6 +42,8 @@ def normal_scores(x: Points, y: Points) -> tuple[Points, Points]:
 def whiten(x: Points, y: Points) -> tuple[Points, Points]:
     """One affine map of both samples that gives the pooled sample unit covariance; directions in which nothing varies are dropped."""
     both = np.concatenate([x, y])
+    # Columns may differ by more than squares can hold.
+    both = both / np.maximum(np.abs(both).max(0), np.finfo(np.float64).tiny)
     both = both - both.mean(0)
     scale = both.std(0)
     both = both / np.where(scale > 0.0, scale, 1.0)
@@ -105,6 +107,12 @@ def _logistic(features: Points, is_x: Points, mass: Points, penalty: Points, sta
     return _Fit(weights, u, left_out, float(mass @ (np.logaddexp(0.0, left_out) - is_x * left_out)))
 
 
+def _calibration(left_out: Points, is_x: Points, mass: Points) -> float:
+    """What left-out logits must be multiplied by to predict best: below 1, as noise in a fit exaggerates. 0 where they mislead."""
+    features = np.stack([np.ones(len(left_out)), left_out], 1)
+    return max(float(_logistic(features, is_x, mass, np.full(2, 1e-12), np.array([0.0, 1.0])).weights[1]), 0.0)
+
+
 def _fit_in(x: Points, y: Points, rng: np.random.Generator) -> Ratio:
     """The best model in these coordinates."""
     n, m, d = len(x), len(y), x.shape[1]
@@ -140,6 +148,7 @@ def _fit_in(x: Points, y: Points, rng: np.random.Generator) -> Ratio:
     if best is None:
         return Ratio(x, y, np.zeros(n), np.zeros(m), loss)
     model, centre, scale, fit = best
+    slope = _calibration(fit.left_out, is_x, mass)
 
     def everywhere(points: Points, rows: Any, left_out: Points) -> Points:
         out = np.empty(len(points))
@@ -147,7 +156,7 @@ def _fit_in(x: Points, y: Points, rng: np.random.Generator) -> Ratio:
             part = points[start : start + 20_000]
             out[start : start + 20_000] = ((_features(part, *model) - centre) / scale) @ fit.weights
         out[rows] = left_out
-        return out
+        return slope * out
 
     return Ratio(x, y, everywhere(x, rows_x, fit.left_out[: len(rows_x)]), everywhere(y, rows_y, fit.left_out[len(rows_x) :]), loss)
 

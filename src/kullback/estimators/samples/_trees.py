@@ -66,7 +66,7 @@ def kth_distances(tree: Tree, queries: Points, k: int, *, own: bool, name: str) 
 
 
 class Nested:
-    """A tree of all points, of a random eighth of them, of an eighth of that, ...: made when asked for."""
+    """A tree of all points, of a random half of them, of half of that, ...: made when asked for."""
 
     def __init__(self, points: Points, rng: np.random.Generator) -> None:
         self.all = Tree(points)
@@ -77,7 +77,7 @@ class Nested:
         """Members and tree. From some level on there are 8 members only."""
         while i >= len(self._levels):
             members = self._levels[-1][0]
-            members = np.sort(self._rng.choice(members, max(len(members) // 8, min(len(members), 8)), replace=False))
+            members = np.sort(self._rng.choice(members, max(len(members) // 2, min(len(members), 8)), replace=False))
             self._levels.append((members, Tree(self.all.points[members])))
         return self._levels[i]
 
@@ -88,10 +88,14 @@ class Nested:
         found: _Index = np.bincount(codes[: len(self.all.points)], minlength=len(both))[codes[len(self.all.points) :]]
         return found
 
+    def nearest(self, queries: Points, cap: int) -> tuple[Points, _Index]:
+        """Enough neighbours of each query to tell, in `within`, whether more than `cap` lie in a ball: itself, and one beyond the last."""
+        return self.all.query(queries, min(cap + 2, len(self.all.points)))
+
     def within(
-        self, queries: Points, own: _Index | None, radii: Points, cap: int
+        self, queries: Points, own: _Index | None, radii: Points, cap: int, nearest: tuple[Points, _Index]
     ) -> tuple[np.ndarray[Any, np.dtype[np.bool_]], _Index, _Index]:
-        """At most `cap` points within each radius, chosen without regard to where in the ball they lie.
+        """At most `cap` points within each radius, chosen without regard to where in the ball they lie; the nearest come first.
 
         Returns which of `cap` slots are filled, the indices in them, and out of how many points they are: where a ball holds more than
         `cap` points, only those of the next level are taken, so that counts stay unbiased and small. `own` are the indices of the
@@ -104,8 +108,7 @@ class Nested:
         i = 0
         while len(todo):
             members, tree = self.level(i)
-            k = min(cap + 2, len(members))  # the query itself, and one more, which tells whether there are more than cap
-            distances, found = tree.query(queries[todo], k)
+            distances, found = nearest if i == 0 else tree.query(queries[todo], min(cap + 2, len(members)))
             found = members[found]
             here = distances <= radii[todo, None]
             size = np.full(len(todo), len(members))

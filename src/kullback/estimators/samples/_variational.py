@@ -51,7 +51,8 @@ def variational(
     steps : int
         Most steps of Adam; it stops when the loss on rows set aside no longer falls.
     level : float
-        Of the interval, a bootstrap of the held-out rows: it covers the bound that this critic reaches, which may lie well below KL.
+        Of the interval, a bootstrap of the held-out rows and the difference of the two critics: it covers the bound that such critics
+        reach, which may lie well below KL.
     rng : int or numpy.random.Generator, optional
 
     Returns
@@ -94,11 +95,13 @@ def variational(
                 seed=int(rng.integers(2**31)),
             )
             values.append((trained(first[parts_x[1 - i]]), trained(second[parts_y[1 - i]])))
-    value = float(np.mean([_bound(bound, f_x, f_y) for f_x, f_y in values]))
+    reached = [_bound(bound, f_x, f_y) for f_x, f_y in values]
+    value = float(np.mean(reached))
     drawn = [
         np.mean([_bound(bound, rng.choice(f_x, len(f_x)), rng.choice(f_y, len(f_y))) for f_x, f_y in values]) for _ in range(RESAMPLES)
     ]
-    error = float(np.std(drawn))
+    # Half the difference of two critics is what training adds to the error of their mean.
+    error = math.hypot(float(np.std(drawn)), 0.5 * (max(reached) - min(reached)))
     name = {"donsker_varadhan": "Donsker–Varadhan bound", "nwj": "NWJ bound", "classifier": "classifier ratio"}[bound]
     found = symmetric(value, error, n, f"{name}, held out", level)
     if bound == "classifier":
