@@ -222,8 +222,13 @@ ROWS_OF_SEVERAL_SLICES = {
 }
 
 
-@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float32], ids=str)
-@pytest.mark.parametrize("case", ROWS_OF_SEVERAL_SLICES)
+# Of float32 the interpreter, which takes seconds, has the case where its differences round.
+@pytest.mark.parametrize(
+    ("case", "dtype"),
+    [(case, torch.bfloat16) for case in ROWS_OF_SEVERAL_SLICES]
+    + [(case, torch.float32) for case in ROWS_OF_SEVERAL_SLICES if case == "shifted" or not INTERPRETED],
+    ids=str,
+)
 def test_rows_of_several_slices(case, dtype):
     rows, columns = (1, 1100) if INTERPRETED else (3, 100_000)
     generator = torch.Generator().manual_seed(1)
