@@ -14,7 +14,7 @@ import numpy as np
 import pytest
 import tinygrad
 
-from frameworks import ALL
+from frameworks import ALL, WITH_INDUCTOR
 from oracle import VALUE_BOUND
 
 BY_NAME = {f.name: f for f in ALL}
@@ -23,6 +23,7 @@ BY_NAME = {f.name: f for f in ALL}
 EAGER = [f for f in ALL if not f.compiled and f.name != "tinygrad"]
 SLOW = ("torch-compiled", "tinygrad", "tinygrad-jit")
 on_fast = pytest.mark.parametrize("framework", [f for f in ALL if f.name not in SLOW], ids=repr)
+with_inductor = pytest.mark.parametrize("framework", WITH_INDUCTOR, ids=repr)
 on_eager = pytest.mark.parametrize("framework", EAGER, ids=repr)
 on_eager_gradients = pytest.mark.parametrize("framework", [f for f in EAGER if f.differentiable], ids=repr)
 

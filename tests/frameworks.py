@@ -249,3 +249,5 @@ ALL: list[Framework] = [
     NumPy(), Strict(), Torch(), TorchCompiled(), Jax(), JaxJit(), JaxDouble(), TensorFlow(), TensorFlowGraph(), TensorFlowXla(),
     Tinygrad(), TinygradJit(),
 ]  # fmt: skip
+# For tests of what all functions compute.
+WITH_INDUCTOR = [TorchInductor() if framework.name == "torch-compiled" else framework for framework in ALL]

@@ -25,6 +25,7 @@ from contract import (
     probabilities,
     rows_of,
     widest,
+    with_inductor,
 )
 from oracle import VALUE_BOUND
 
@@ -62,6 +63,7 @@ def test_policy_gradients(framework):
     np.testing.assert_allclose(to_policy_reversed, [-0.48608631, 0.03278691, 0.45329940], atol=2e-7)
 
 
+@with_inductor
 def test_every_function(framework, rng):
     p, q = probabilities(rng, 3, K), probabilities(rng, 3, K)
     p[1, 2] = 0  # P lacks a category

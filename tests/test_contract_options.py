@@ -23,6 +23,7 @@ from contract import (
     rows_of,
     run_half,
     widest,
+    with_inductor,
 )
 from oracle import GRADIENT_BOUND
 
@@ -71,6 +72,7 @@ def test_axis(framework, axis, moved, rng):
         close(keeping.reshape(expected.shape), expected, np.float32)
 
 
+@with_inductor
 def test_batch_broadcasting_weights_and_reductions(framework, rng):
     """(3, 1, K) against (4, K), weights over the last batch axis and over both; batchmean divides by 3, whatever the weights."""
     p, q = probabilities(rng, 3, 1, K).astype(np.float32), probabilities(rng, 4, K).astype(np.float32)

@@ -10,8 +10,7 @@ import pytest
 
 import kullback as kb
 import oracle
-from frameworks import ALL as FRAMEWORKS
-from frameworks import TorchInductor
+from frameworks import WITH_INDUCTOR
 from oracle import GRADIENT_BOUND, VALUE_BOUND
 
 # 100,000 categories are 1,000 different ones, each 100 times, in random order: the oracle needs 1,000 evaluations, not 100,000.
@@ -100,7 +99,6 @@ def mixed(size, dtype, form):
     return _rows(size, dtype, form, make)
 
 
-ALL = [TorchInductor() if framework.name == "torch-compiled" else framework for framework in FRAMEWORKS]
 # Everything on the frameworks that compile nothing.
 FORMS = ("logits", "log_probs", "probs")
 EVERYTHING = [(form, dtype, size) for form in FORMS for dtype in VALUE_BOUND for size in SIZES]
@@ -117,11 +115,11 @@ COVERING = [
 # Without x64 JAX has no float64: jax-jit-x64 has those rows.
 GRID = [
     pytest.param(framework, *case, id="-".join([framework.name, str(case[0]), case[1].__name__, str(case[2])]))
-    for framework in ALL
+    for framework in WITH_INDUCTOR
     for case in (COVERING if framework.costly else EVERYTHING)
     if (framework.double or case[1] == np.float32)
     and not (framework.slow and case[2] > 10)
-    # Inductor takes half a minute a row: other forms are these formulas of logs and of probabilities, and test_contract_options has them.
+    # Inductor takes half a minute a row: other forms are these formulas of logs and of probabilities.
     and (framework.name != "torch-inductor" or (case[0] in ("logits", "probs") and case != ("probs", np.float32, 10)))
 ]
 
@@ -152,6 +150,7 @@ def test_kl_and_its_gradients(framework, form, dtype, size):
             assert worst <= GRADIENT_BOUND[dtype] + rounding / np.sqrt(truth[row]), f"gradient off by {worst:.2e} at KL {truth[row]:.2e}"
 
 
+@pytest.mark.parametrize("framework", WITH_INDUCTOR, ids=repr)
 @pytest.mark.parametrize("half", [np.float16, ml_dtypes.bfloat16], ids=["float16", "bfloat16"])
 def test_half_precision_is_as_exact_as_float32_on_the_same_numbers(framework, half, rng):
     if framework.name == "array-api-strict":

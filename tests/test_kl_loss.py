@@ -16,7 +16,7 @@ from mpmath import mp
 import kullback as kb
 import kullback.torch
 import oracle
-from frameworks import ALL
+from frameworks import ALL, TorchInductor
 from kullback.losses import TopK, kl_loss, linear_kl, token_terms
 
 DIRECTIONS = ["forward", "reverse", "js", "skew", "reverse_skew"]
@@ -74,6 +74,10 @@ def test_gradients(differentiable, rng, direction):
                 values.append(_truth_mp(*moved, direction))
             truth.append(float((values[0] - values[1]) / (2 * step)))
         assert np.linalg.norm(gradient[0] - truth) <= 1e-5 * np.linalg.norm(truth)
+
+
+def test_gradients_in_inductors_code(rng):
+    test_gradients(TorchInductor(), rng, "js")
 
 
 def _truth_mp(student, teacher, direction):

@@ -71,7 +71,7 @@ print("done")
 
 @pytest.mark.parametrize(
     ("first", "second", "backend", "logits", "probs"),
-    # Tracing, where a function may break, is what counts here; Inductor's values are in test_contract_functions.
+    # Tracing, where a function may break, is what counts here; Inductor's values are in test_contract_functions' test_every_function.
     [
         ("kullback", "torch", "aot_eager", ["kl"], ["js"]),
         ("torch", "kullback", "aot_eager", ["entropy", "cross_entropy", "jeffreys"], ["kl", "js", "renyi"]),

@@ -206,8 +206,8 @@ def _exact(student, teacher):
 
 
 ROWS_OF_SEVERAL_SLICES = {
-    # KL, per row, and whether its gradient is promised: where the peak has all but 1e-9 of P and Q, what the normalisers' rounding changes
-    # is more than the gradient.
+    # And whether the fused gradient is promised to be that close: where the peak has all but 1e-9 of P and Q, what the normalisers'
+    # rounding changes is more than the gradient.
     "close": True,
     "one category has nearly all": False,
     "different ones have": True,

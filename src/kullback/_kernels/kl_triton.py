@@ -3,7 +3,8 @@
 A row is cut into slices of some 8,000 columns, a program each. A program sums its slice's exponentials, waits until those of the row's
 other slices are there, and reads its slice again, last block first and so mostly from its own cache, for the divergence. Slices of a row
 are neighbours in the grid, and GPUs start programs in the order of the grid: those that are waited for have started. The interpreter,
-which runs one program after another, gets the two halves as two launches, and so do rows of more slices than a small GPU runs at once.
+which runs one program after another, gets two launches, the second of which sums its slice again; so do rows of more slices than a small
+GPU runs at once.
 
 With v = log(q/p), and p from its own normaliser: KL = Σ p φ(v), and q − p = p (v + φ(v)), φ(v) = eᵛ − 1 − v, all in base 2. p eᵛ rather
 than q from its own normaliser: the rounding of that would be off by the same for all, which does not cancel. Slices where p may
