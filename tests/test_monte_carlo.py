@@ -242,3 +242,8 @@ def test_the_record():
     assert "95% interval 0.1 to 0.3" in repr(Estimate(0.2, 0.05, 10, "x", interval=(0.1, 0.3)))
     assert repr(Estimate(math.inf, 0.0, 1, "quadrature")) == "inf ± 0 (quadrature, n=1)"
     assert repr(Estimate(np.array([1.0, 2.0]), np.array([0.1, 0.2]), 5, "x")) == "[1. 2.] ± [0.1 0.2] (x, n=5)"
+
+
+def test_an_invalid_q_is_not_infinitely_far():
+    with np.errstate(all="ignore"):
+        assert math.isnan(monte_carlo(P, own.Normal(1.0, 0.0), n=100, rng=0).value)

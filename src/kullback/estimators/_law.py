@@ -82,7 +82,8 @@ class Law:
             value = self.numpy(self.density(x))
             x = like.numpy(x)
         if not self.event_shape:
-            value = np.where((x >= self.low) & (x <= self.high), value, -math.inf)
+            # Ends that are NaN are those of invalid parameters: the value then is NaN, too, and not a density of 0.
+            value = np.where((x < self.low) | (x > self.high), -math.inf, value)
         return value
 
     def quantile(self, u: Array) -> Array | None:
