@@ -34,22 +34,26 @@ def word_kernel(scales, words):
 # Arguments by name: pointers here, numbers without decimals otherwise; what a kernel has beyond these is a constant.
 POINTERS = {
     **dict.fromkeys(["x", "y", "gradient", "capped"], "*bf16"), **dict.fromkeys(["indices", "tokens"], "*i64"),
-    **dict.fromkeys(["terms", "upstream", "found"], "*fp32"), "words": "*i64", "counts": "*i32",
+    **dict.fromkeys(["terms", "upstream", "found", "partial"], "*fp32"), **dict.fromkeys(["words", "own_words"], "*i64"), "counter": "*i32",
     **dict.fromkeys(["coarse", "pivots", "flat", "slopes", "flat_slopes", "stats", "values", "for_kl", "for_logp", "scales"], "*fp32"),
     "scale": "fp32", "cap": "fp32", "w": "fp32",
 }  # fmt: skip
 ONE = {"x_column": 1, "y_column": 1}
-WHOLE = {"EXACT": True, "FIRST": True, "SECOND": True, "BLOCK": 1024}
+WHOLE = {"EXACT": True, "FIRST": True, "SECOND": True, "GROUP": 8, "BLOCK": 1024}
+WIDE = {"EXACT": False, "GROUP": 4}
+FINISH = {"SLICES": 16, "ROWS": 32, "ALL": 1024}
 KERNELS = [
-    (kl_triton.kl_kernel, {}, {"SLICES": 16, "EXACT": True, "FIRST": True, "SECOND": True, "BLOCK": 1024, **ONE}),
+    (kl_triton.kl_kernel, {}, {"SLICES": 16, **WHOLE, **ONE}),
     (
         kl_triton.kl_kernel,
-        dict.fromkeys(["x", "y", "gradient"], "*fp16"),
-        {"SLICES": 1, "EXACT": True, "FIRST": True, "SECOND": True, "BLOCK": 1024},
+        {**dict.fromkeys(["x", "y", "gradient"], "*fp16"), **dict.fromkeys(["scales", "upstream"], "fp32")},
+        {"SLICES": 1, **WHOLE, "scale_row": None, "upstream_row": None},
     ),
-    (kl_triton.finish_kernel, {"out": "*fp32"}, {"SLICES": 16, "WEIGHTED": True, "ROWS": 32}),
-    (kl_values_triton.slices_kernel, dict.fromkeys(["x", "y"], "*fp32"), {"EXACT": False, "BLOCK": 1024, **ONE}),
-    (kl_values_triton.join_kernel, {"out": "*fp32"}, {"SLICES": 4, "ROWS": 4}),
+    (kl_triton.kl_kernel, dict.fromkeys(["x", "y", "gradient"], "*fp32"), {"SLICES": 128, **WHOLE, **WIDE, "SECOND": False}),
+    (kl_triton.finish_kernel, {"out": "*fp32"}, {"TOTAL": False, **FINISH}),
+    (kl_triton.finish_kernel, {"out": "*fp32", "upstream": "fp32"}, {"TOTAL": True, **FINISH, "upstream_row": None}),
+    (kl_values_triton.slices_kernel, dict.fromkeys(["x", "y"], "*fp32"), {**WIDE, "BLOCK": 1024, **ONE}),
+    (kl_values_triton.join_kernel, {"out": "*fp32", "scales": "fp32"}, {"SLICES": 4, "ROWS": 4, "scale_row": None}),
     (word_kernel, {}, {}),
     (sparse_triton.coarsen_kernel, {"out": "*fp32"}, {"BUCKET": True, "FLAT": True, "BLOCK": 2048, "BLOCK_K": 64}),
     (sparse_triton.coarsen_kernel, {"out": "*fp32"}, {"BUCKET": True, "FLAT": False, "BLOCK": 2048, "BLOCK_K": 1, "K": 1, "x_column": 1}),

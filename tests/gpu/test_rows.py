@@ -289,7 +289,11 @@ def test_temperatures_that_are_none_make_nan():
     assert torch.isnan(found[1:]).all()
 
 
-@pytest.mark.parametrize(("make", "direction"), [(list, "forward"), (np.array, "js"), (torch.tensor, "reverse")])
+def tensor(numbers):
+    return torch.tensor(numbers, device=DEVICE)
+
+
+@pytest.mark.parametrize(("make", "direction"), [(list, "forward"), (np.array, "js"), (tensor, "reverse"), (tensor, "forward")])
 def test_one_temperature_and_weight_a_row(make, direction):
     """Of whatever they are made of; and of the wrong shape, in the words of the array operations."""
     student, teacher = (x.reshape(2, 3, 130) for x in _logits(6, 130, 0.5, torch.float32))

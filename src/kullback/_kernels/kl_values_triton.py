@@ -15,7 +15,7 @@ import torch
 import triton
 import triton.language as tl
 
-from .kl_triton import REGISTERS, STEP, add_two, far_terms, least_two, steps, two_sums
+from .kl_triton import STEP, PerRow, add_two, far_terms, registers, steps, two_sums
 from .math_triton import (
     INF,
     INTERPRETED,
@@ -27,15 +27,18 @@ from .math_triton import (
     _load,
     _log1p,
     _log2_ratio,
+    _lowest,
+    _of_row,
     _phi,
     _pivot,
     _ratio,
+    _summed,
     _two_sum,
     _wide,
 )
 
 # Columns a slice, at most; fewer, down to the least, where there would be fewer programs than this.
-_WIDEST, _NARROWEST, _PROGRAMS = (4 * STEP[0], STEP[0], 8) if INTERPRETED else (32768, 8192, 8192)
+_WIDEST, _NARROWEST, _PROGRAMS = (4 * STEP, STEP, 8) if INTERPRETED else (32768, 8192, 8192)
 
 
 @triton.jit
@@ -46,12 +49,12 @@ def _add_three(a, b, c, more_a, more_b, more_c):
 @triton.jit
 def slices_kernel(
     x, y, found, V, COMMON, VALID_X, VALID_Y, x_row, x_column, y_row, y_column, scales, scale_row, WIDTH, COUNT,
-    EXACT: tl.constexpr, BLOCK: tl.constexpr,
+    EXACT: tl.constexpr, GROUP: tl.constexpr, BLOCK: tl.constexpr,
 ):  # fmt: skip
     """at, Z, c, X and S of a slice, and what rounding took from c."""
     row = (tl.program_id(0) // COUNT).to(tl.int64)
     piece = tl.program_id(0) % COUNT
-    unit = tl.load(scales + row * scale_row) * LOG2E
+    unit = _of_row(scales, row, scale_row) * LOG2E
     low = piece * WIDTH
     high = tl.minimum(low + WIDTH, V)
     left = x + row * x_row
@@ -66,9 +69,9 @@ def slices_kernel(
     c = mean / total * unit
     least_a = tl.full([BLOCK], INF, x.dtype.element_ty)
     least_b = tl.full([BLOCK], INF, y.dtype.element_ty)
-    lanes = tl.zeros([BLOCK], tl.float32)
-    means = tl.zeros([BLOCK], tl.float32)
-    parts = tl.zeros([BLOCK], tl.float32)
+    lanes = tl.zeros([BLOCK // GROUP], tl.float32)
+    means = tl.zeros([BLOCK // GROUP], tl.float32)
+    parts = tl.zeros([BLOCK // GROUP], tl.float32)
     for start in range(low, middle, BLOCK):
         columns = (start + lane).to(tl.int64)
         block_a = tl.load(left + columns * x_column)
@@ -78,9 +81,9 @@ def slices_kernel(
         a = _wide(block_a)
         v = _ratio(a, _wide(block_b), unit, c, 0.0, EXACT)
         e = _exp2(_fma(a, unit, -at))
-        lanes += e
-        means += e * v
-        parts += e * _phi(v)
+        lanes += _summed(e, GROUP)
+        means += _summed(e * v, GROUP)
+        parts += _summed(e * _phi(v), GROUP)
     for start in range(middle, tl.minimum(high, COMMON), BLOCK):
         here = start + lane < tl.minimum(high, COMMON)
         columns = (start + lane).to(tl.int64)
@@ -91,9 +94,9 @@ def slices_kernel(
         a = _wide(block_a)
         v = _ratio(a, _wide(block_b), unit, c, 0.0, EXACT)
         e = tl.where(here, _exp2(_fma(a, unit, -at)), 0.0)
-        lanes += e
-        means += e * v
-        parts += e * _phi(v)
+        lanes += _summed(e, GROUP)
+        means += _summed(e * v, GROUP)
+        parts += _summed(e * _phi(v), GROUP)
     total, mean, part = tl.reduce((lanes, means, parts), 0, _add_three)
     uneven = part + LN2 * mean
     # How much of S is due to c: all but KL. NaN fails every test.
@@ -101,8 +104,8 @@ def slices_kernel(
     of_c = tl.where(tl.abs(of_c) < 0.1, of_c * of_c * (0.5 - of_c * (1.0 / 3.0 - 0.25 * of_c)), of_c - tl.log(1.0 + of_c))
     ordinary = (of_c < 0.75 * (part / total)) | (part < 1e-20 * total)
     ordinary = ordinary & (total > 1e-18) & (total < 1e18) & (part < 1e18) & (high <= COMMON)
-    lowest_a, lowest_b = tl.reduce((_wide(least_a), _wide(least_b)), 0, least_two)
-    ordinary = ordinary & (lowest_a * unit - at > -100.0) & (lowest_b > -INF)
+    fine = (_lowest(least_a, GROUP) * unit - at > -100.0) & (_lowest(least_b, GROUP) > -INF)
+    ordinary = ordinary & (tl.min(fine.to(tl.int32), 0) == 1)
     rest = 0.0
     if not ordinary:
         at, total, at_b, sum_b = two_sums(x, y, row, low, high, VALID_X, VALID_Y, x_row, x_column, y_row, y_column, unit, BLOCK)
@@ -115,17 +118,17 @@ def slices_kernel(
             # Where all of Q is elsewhere, any normaliser does.
             gain = tl.where(sum_b == 0.0, 0.0, _log2_ratio(sum_b, total))
             c, rest = _two_sum(at_b - at, gain)
-            lanes = tl.zeros([BLOCK], tl.float32)
-            parts = tl.zeros([BLOCK], tl.float32)
+            differences = tl.zeros([BLOCK], tl.float32)
+            pieces = tl.zeros([BLOCK], tl.float32)
             log_a = tl.log2(total)
             log_b = tl.where(sum_b == 0.0, 0.0, tl.log2(sum_b))
             for start in range(low, high, BLOCK):
                 a = _load(x, row, start + lane, tl.minimum(VALID_X, high), x_row, x_column)
                 b = _load(y, row, start + lane, tl.minimum(VALID_Y, high), y_row, y_column)
                 term, difference = far_terms(a, b, unit, at, log_a, at_b, log_b, c, rest, EXACT)
-                parts += term
-                lanes += difference
-            uneven, part = tl.reduce((lanes, parts), 0, add_two)
+                pieces += term
+                differences += difference
+            uneven, part = tl.reduce((differences, pieces), 0, add_two)
             uneven = tl.where(sum_b == 0.0, -1.0, uneven) * total
             part = part * total
     base = found + (row * COUNT + piece) * 6
@@ -179,7 +182,7 @@ def join_kernel(
     valid = tl.abs(r) < INF
     kl = tl.where(valid, tl.maximum(kl, 0.0), float("nan")).to(tl.float32)
     inside = row < N
-    scale = tl.load(scales + row * scale_row, mask=inside, other=1.0)
+    scale = tl.full([ROWS], scales, tl.float32) if scale_row is None else tl.load(scales + row * scale_row, mask=inside, other=1.0)
     unit = (scale * LOG2E).to(tl.float64)
     # Few digits, so that logits less these, half-precision ones, are still exact.
     log_p = top_p + tl.log(sum_p) / LN2
@@ -201,12 +204,13 @@ def join_kernel(
     tl.store(base + 6, (r - r.to(tl.float32).to(tl.float64)).to(tl.float32), mask=inside)
 
 
-def values(x: Any, y: Any, scales: tuple[Any, int]) -> tuple[Any, Any]:
+def values(x: Any, y: Any, scales: PerRow) -> tuple[Any, Any]:
     """KL of each row of two [rows, columns] arrays, and seven numbers a row from which gradients can be had."""
     n, columns = x.shape[0], max(x.shape[1], y.shape[1])
     out, stats = (torch.empty(shape, dtype=torch.float32, device=x.device) for shape in ((n,), (n, 7)))
     if n == 0:
         return out, stats
+    exact = torch.float32 not in (x.dtype, y.dtype)
     block, warps = steps(columns)
     width = _WIDEST
     while width > _NARROWEST and n * triton.cdiv(columns, width) < _PROGRAMS:
@@ -217,7 +221,7 @@ def values(x: Any, y: Any, scales: tuple[Any, int]) -> tuple[Any, Any]:
     with torch.cuda.device_of(x):
         slices_kernel[(n * count,)](
             x, y, found, columns, min(x.shape[1], y.shape[1]), x.shape[1], y.shape[1], *x.stride(), *y.stride(), *scales, width, count,
-            EXACT=torch.float32 not in (x.dtype, y.dtype), BLOCK=block, num_warps=warps, **REGISTERS,
+            EXACT=exact, GROUP=8 if exact else 4, BLOCK=block, num_warps=warps, **registers(56),
         )  # fmt: skip
         join_kernel[(triton.cdiv(n, 4),)](
             found, out, stats, *scales, n, count, SLICES=triton.next_power_of_2(count), ROWS=4, num_warps=1

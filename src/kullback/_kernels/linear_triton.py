@@ -13,6 +13,7 @@ import triton
 import triton.language as tl
 
 from . import kl_triton, rows_triton
+from .kl_triton import PerRow
 from .linear_torch import Step
 from .math_triton import INF, INTERPRETED, _expm1
 
@@ -72,30 +73,29 @@ class Softcap:
             )
 
 
-def scales(scale: Any, x: Any) -> tuple[Any, int]:
+def scales(scale: Any, x: Any) -> PerRow:
     """A factor of the logits, or one a row of x, on its device."""
-    found: tuple[Any, int] = rows_triton._scales(scale, x, x.shape[:1])
-    return found
+    return rows_triton._scales(scale, x, x.shape[:1])
 
 
-def part_of(scales: tuple[Any, int], part: slice) -> tuple[Any, int]:
+def part_of(scales: PerRow, part: slice) -> PerRow:
     return (scales[0][part], 1) if scales[1] else scales
 
 
-def differentiate(student: Any, teacher: Any, out: Any, kind: str, w: float, teacher_first: bool, scales: Any, upstream: Any) -> Any:
+def differentiate(student: Any, teacher: Any, out: Any, kind: str, w: float, teacher_first: bool, scales: PerRow, upstream: Any) -> Any:
     """The loss of each row, and upstream · d loss / d student in `out`, which may be the student's own memory."""
     x, y = (teacher, student) if teacher_first else (student, teacher)
     if upstream is None:
         return rows_triton.values(x, y, kind, w, scales)[0]
     if kind == "kl" and teacher_first:
-        return kl_triton.differentiate(x, y, scales, upstream, out)
+        return kl_triton.differentiate(x, y, scales, (upstream, 1), out)
     values, stats = rows_triton.values(x, y, kind, w, scales)
     rows_triton.gradients(x, y, stats, upstream, kind, w, scales, None if teacher_first else out, out if teacher_first else None)
     return values
 
 
 def dense_step(
-    kind: str, w: float, teacher_first: bool, scales: tuple[Any, int], teacher: Callable[[slice], Any], made: bool, softcap: Softcap | None
+    kind: str, w: float, teacher_first: bool, scales: PerRow, teacher: Callable[[slice], Any], made: bool, softcap: Softcap | None
 ) -> Step:
     """Against the teacher's logits of a part of the tokens; `made` says whether those may be overwritten."""
 

@@ -57,6 +57,37 @@ def _least(x, y):
 
 
 @triton.jit
+def _less(x, y):
+    if x.dtype == tl.bfloat16:
+        found = tl.inline_asm_elementwise("min.NaN.bf16 $0, $1, $2;", "=h,h,h", [x, y], dtype=x.dtype, is_pure=True, pack=1)
+    elif x.dtype == tl.float16:
+        found = tl.inline_asm_elementwise("min.NaN.f16 $0, $1, $2;", "=h,h,h", [x, y], dtype=x.dtype, is_pure=True, pack=1)
+    else:
+        found = tl.minimum(x, y, propagate_nan=tl.PropagateNan.ALL)
+    return found
+
+
+@triton.jit
+def _lowest(x, GROUP: tl.constexpr):
+    # The least of each GROUP neighbours, in float32, NaN if any of them is.
+    if not FAST:
+        x = x.to(tl.float32)
+    return tl.reduce(tl.reshape(x, [x.shape[0] // GROUP, GROUP]), 1, _less).to(tl.float32)
+
+
+@triton.jit
+def _summed(x, GROUP: tl.constexpr):
+    # The sum of each GROUP neighbours, which one thread has: fewer registers than a sum for each of them.
+    return tl.sum(tl.reshape(x, [x.shape[0] // GROUP, GROUP]), 1)
+
+
+@triton.jit
+def _of_row(numbers, row, stride):
+    # One number a row; or one for all of them, which has no stride.
+    return tl.full([], numbers, tl.float32) if stride is None else tl.load(numbers + row * stride)
+
+
+@triton.jit
 def _log2_ratio(x, y):
     # log2(x/y) of two numbers. tl.log2 is good to 2⁻²² near 1: not enough for what normalisers of close distributions differ by.
     t = tl.div_rn(x - y, y)

@@ -12,7 +12,8 @@ import torch
 import triton
 import triton.language as tl
 
-from .math_triton import LOG2E, _bregman, _difference, _exp2, _expm1, _load, _log_ratio, _mixture
+from .kl_triton import PerRow
+from .math_triton import LOG2E, _bregman, _difference, _exp2, _expm1, _load, _log_ratio, _mixture, _of_row
 from .rows_triton import KINDS, _block, _exact, _normalisers, _scales, gradients, rows
 
 
@@ -23,7 +24,7 @@ def masses_kernel(
 ):  # fmt: skip
     """Of each row: a number near the largest of a, the same of b, and the sums of exponentials relative to them."""
     row = tl.program_id(0)
-    scale = tl.load(scales + row * scale_row)
+    scale = _of_row(scales, row, scale_row)
     top_a, sum_a, top_b, sum_b = _normalisers(x, y, row, V, VALID_X, VALID_Y, x_row, x_column, y_row, y_column, scale, BLOCK)
     tl.store(out + row, top_a)
     tl.store(out + N + row, top_b)
@@ -39,7 +40,7 @@ def terms_kernel(
 ):  # fmt: skip
     """This piece's part of the divergence of each row, and of the sums that its gradients subtract and its rounding is known by."""
     row = tl.program_id(0)
-    scale = tl.load(scales + row * scale_row)
+    scale = _of_row(scales, row, scale_row)
     base = stats + row * 7
     top_a = tl.load(base)
     log_a = tl.load(base + 1)
@@ -86,7 +87,7 @@ def _settled(kl: Any, mean: Any) -> Any:
     return torch.where(excess.abs() < 1e-3, (kl - excess * excess * (0.5 - excess * (1.0 / 3.0))).clamp_min(0.0), kl)
 
 
-def statistics(x: Any, y: Any, kind: str, w: float, scales: tuple[Any, int], ranks: Any) -> tuple[Any, Any]:
+def statistics(x: Any, y: Any, kind: str, w: float, scales: PerRow, ranks: Any) -> tuple[Any, Any]:
     """The divergence of each row of two [rows, columns] arrays, over the columns of all ranks, and what `gradients` takes."""
     n, columns = x.shape[0], max(x.shape[1], y.shape[1])
     block, warps = _block(columns)
@@ -123,10 +124,9 @@ def statistics(x: Any, y: Any, kind: str, w: float, scales: tuple[Any, int], ran
 def local(kind: str, w: float, made: Any) -> Any:
     """A rank's part, as `parallel_torch.Rows` takes it."""
 
-    def scales(scale: Any, x: Any) -> tuple[Any, int]:
+    def scales(scale: Any, x: Any) -> PerRow:
         each = 1.0 if scale is None else scale[..., 0] if torch.is_tensor(scale) else scale
-        found: tuple[Any, int] = _scales(each, x, x.shape[:-1])
-        return found
+        return _scales(each, x, x.shape[:-1])
 
     def values(x: Any, y: Any, scale: Any, ranks: Any) -> tuple[Any, tuple[Any, ...]]:
         value, stats = statistics(rows(x), rows(y), kind, w, scales(scale, x), ranks)

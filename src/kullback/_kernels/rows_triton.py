@@ -15,6 +15,7 @@ import triton
 import triton.language as tl
 
 from . import kl_triton, kl_values_triton
+from .kl_triton import PerRow
 from .math_triton import (
     INF,
     INTERPRETED,
@@ -26,6 +27,7 @@ from .math_triton import (
     _load,
     _log_ratio,
     _mixture,
+    _of_row,
     _pivot,
 )
 
@@ -87,7 +89,7 @@ def mixtures_kernel(
 ):  # fmt: skip
     """JS or KL(P‖M) of a row."""
     row = tl.program_id(0)
-    scale = tl.load(scales + row * scale_row)
+    scale = _of_row(scales, row, scale_row)
     top_a, sum_a, top_b, sum_b = _normalisers(x, y, row, V, VALID_X, VALID_Y, x_row, x_column, y_row, y_column, scale, BLOCK)
     r = tl.log(sum_b / sum_a)
     log_a = tl.log2(sum_a)
@@ -137,7 +139,7 @@ def gradients_kernel(
 ):  # fmt: skip
     """upstream · d value / d logits, of one side or both, from the statistics of the row."""
     row = tl.program_id(0)
-    scale = tl.load(scales + row * scale_row)
+    scale = _of_row(scales, row, scale_row)
     columns = tl.program_id(1) * BLOCK + tl.arange(0, BLOCK)
     base = stats + row * 7
     top_a = tl.load(base)
@@ -194,7 +196,7 @@ def scale_kernel(x, factor, N, BLOCK: tl.constexpr):
 def multiply(x: Any, factor: Any) -> None:
     """x *= factor, a number on the device."""
     # Programs that find nothing to do cost time too: few, in a loop.
-    scale_kernel[(min(triton.cdiv(x.numel(), 4096), 4096),)](x, factor, x.numel(), BLOCK=4096)
+    scale_kernel[(min(triton.cdiv(x.numel(), 4096), 1024),)](x, factor, x.numel(), BLOCK=4096)
 
 
 _STEP = (2048, 8)  # columns and warps; the fastest of those tried on an H200
@@ -213,16 +215,16 @@ def rows(x: Any) -> Any:
     return x if x.dim() == 2 else x.reshape(-1, x.shape[-1])
 
 
-def _scales(scale: Any, x: Any, batch: Any) -> Any:
-    """One factor of the logits a row, on the device: a number costs no synchronisation that way, and an array none either."""
+def _scales(scale: Any, x: Any, batch: Any) -> PerRow:
+    """One factor of the logits for all rows, or one a row, on the device."""
     if not torch.is_tensor(scale):
-        return torch.full((1,), scale, dtype=torch.float32, device=x.device), 0
+        return float(scale), None
     if scale.numel() == 1:
         return scale.reshape(1).to(x.device, torch.float32), 0
     return scale.to(x.device, torch.float32).expand(*batch).reshape(-1).contiguous(), 1
 
 
-def values(x: Any, y: Any, kind: str, w: float, scales: tuple[Any, int]) -> tuple[Any, Any]:
+def values(x: Any, y: Any, kind: str, w: float, scales: PerRow) -> tuple[Any, Any]:
     """The divergence of each row of two [rows, columns] arrays, and the statistics `gradients` takes. Columns that one side has more than
     the other are absent from the other."""
     if kind == "kl":
@@ -241,7 +243,7 @@ def values(x: Any, y: Any, kind: str, w: float, scales: tuple[Any, int]) -> tupl
     return out, stats
 
 
-def gradients(x: Any, y: Any, stats: Any, upstream: Any, kind: str, w: float, scales: tuple[Any, int], to_x: Any, to_y: Any) -> None:
+def gradients(x: Any, y: Any, stats: Any, upstream: Any, kind: str, w: float, scales: PerRow, to_x: Any, to_y: Any) -> None:
     """Writes upstream · d value / d logits into `to_x` and `to_y`, either of which may be None."""
     n, columns = x.shape[0], max(x.shape[1], y.shape[1])
     if n == 0:
@@ -299,13 +301,13 @@ class Loss(torch.autograd.Function):  # type: ignore[misc]
         scales = _scales(scale, x, x.shape[:-1])
         found, stats = values(rows(x)[:, :valid], rows(y)[:, :valid], kind, w, scales)
         ctx.valid = valid
-        ctx.save_for_backward(x, y, stats, scales[0])
-        ctx.kind, ctx.w, ctx.stride, ctx.formula = kind, w, scales[1], formula
+        ctx.save_for_backward(x, y, stats)
+        ctx.kind, ctx.w, ctx.scales, ctx.formula = kind, w, scales, formula
         return found.reshape(x.shape[:-1])
 
     @staticmethod
     def backward(ctx: Any, upstream: Any) -> Any:
-        x, y, stats, scale = ctx.saved_tensors
+        x, y, stats = ctx.saved_tensors
         needs = ctx.needs_input_grad[:2]
         if torch.is_grad_enabled():
             with torch.enable_grad():
@@ -316,7 +318,7 @@ class Loss(torch.autograd.Function):  # type: ignore[misc]
         found = [_empty_like(z, ctx.valid) if need else None for z, need in zip((x, y), needs)]
         gradients(
             rows(x)[:, : ctx.valid], rows(y)[:, : ctx.valid], stats, upstream.float().reshape(-1).contiguous(), ctx.kind, ctx.w,
-            (scale, ctx.stride), *(None if z is None else rows(z)[:, : ctx.valid] for z in found),
+            ctx.scales, *(None if z is None else rows(z)[:, : ctx.valid] for z in found),
         )  # fmt: skip
         return (*found, None, None, None, None, None)
 
@@ -330,27 +332,29 @@ class FusedLoss(torch.autograd.Function):  # type: ignore[misc]
     def forward(ctx: Any, x: Any, y: Any, weights: Any, scale: Any, formula: Any, valid: int | None = None) -> Any:
         scales = _scales(scale, x, x.shape[:-1])
         gradient = _empty_like(y, valid)
-        if not torch.is_tensor(weights):
-            weights = torch.full((1,), weights, dtype=torch.float32, device=x.device)
-        found = kl_triton.differentiate(rows(x)[:, :valid], rows(y)[:, :valid], scales, weights, rows(gradient)[:, :valid], weighted=True)
+        upstream = (weights, 1) if torch.is_tensor(weights) else (float(weights), None)
+        found = kl_triton.differentiate(rows(x)[:, :valid], rows(y)[:, :valid], scales, upstream, rows(gradient)[:, :valid], total=True)
         ctx.valid = valid
-        ctx.save_for_backward(x, y, weights, scales[0])
-        ctx.stride, ctx.formula, ctx.gradient = scales[1], formula, gradient
-        return found.sum()
+        ctx.save_for_backward(x, y, *([weights] if torch.is_tensor(weights) else []))
+        ctx.scales, ctx.weight, ctx.formula, ctx.gradient = scales, None if torch.is_tensor(weights) else weights, formula, gradient
+        return found
 
     @staticmethod
     def backward(ctx: Any, upstream: Any) -> Any:
-        x, y, weights, scale = ctx.saved_tensors
+        x, y, *weights = ctx.saved_tensors
+        weight = weights[0] if weights else ctx.weight
         if torch.is_grad_enabled():
             with torch.enable_grad():
-                value = (ctx.formula(x[..., : ctx.valid], y[..., : ctx.valid]).reshape(-1) * weights).sum()
+                value = (ctx.formula(x[..., : ctx.valid], y[..., : ctx.valid]).reshape(-1) * weight).sum()
                 (gradient,) = torch.autograd.grad(value, (y,), upstream, create_graph=True)
             return None, gradient, None, None, None, None
         gradient, ctx.gradient = ctx.gradient, None
         if gradient is None:
             gradient = _empty_like(y, ctx.valid)
+            scaled = (weight * upstream.float()).reshape(-1)
             kl_triton.differentiate(
-                rows(x)[:, : ctx.valid], rows(y)[:, : ctx.valid], (scale, ctx.stride), weights * upstream, rows(gradient)[:, : ctx.valid]
+                rows(x)[:, : ctx.valid], rows(y)[:, : ctx.valid], ctx.scales, (scaled, int(scaled.numel() > 1)),
+                rows(gradient)[:, : ctx.valid],
             )  # fmt: skip
         else:
             multiply(gradient, upstream.float())

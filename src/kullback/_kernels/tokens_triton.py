@@ -13,7 +13,7 @@ import triton
 import triton.language as tl
 
 from . import rows_triton
-from .math_triton import INTERPRETED, LN2, LOG2E, _exp2, _load, _log_ratio
+from .math_triton import INTERPRETED, LN2, LOG2E, _exp2, _load, _log_ratio, _of_row
 
 # The columns of rows_triton's statistics that are read here: pivots and log2 of the sums relative to them, log(sum_b / sum_a), and what
 # rounding took from that.
@@ -29,7 +29,7 @@ def token_gradient_kernel(
     """for_kl · d KL / d x + for_logp · d log p(token) / d x."""
     row = tl.program_id(0)
     columns = tl.program_id(1) * BLOCK + tl.arange(0, BLOCK)
-    scale = tl.load(scales + row * scale_row)
+    scale = _of_row(scales, row, scale_row)
     base = stats + row * STATS
     top_a = tl.load(base)
     log_a = tl.load(base + 1)
@@ -60,20 +60,20 @@ class TokenTerms(torch.autograd.Function):  # type: ignore[misc]
         # In float64, which costs nothing for one number a row: differences of logits must not round.
         top_a, log_a, top_b, log_b, r, rest = (stats[:, column].double() for column in (TOP_A, LOG_A, TOP_B, LOG_B, R, REST))
         at = drawn[:, None]
-        scale = scales[0].double()
-        a, b = ((z.gather(1, at)[:, 0].double() - top) * scale for z, top in ((first, top_a), (second, top_b)))
+        factor = scales[0] if scales[1] is None else scales[0].double()
+        a, b = ((z.gather(1, at)[:, 0].double() - top) * factor for z, top in ((first, top_a), (second, top_b)))
         logp, logp_ref = ((below - LN2.value * log).float() for below, log in ((a, log_a), (b, log_b)))
         # Both absent: nothing to compare.
         ratio = torch.where((a == -torch.inf) & (b == -torch.inf), 0.0, (b - a) - (r + rest)).float()
-        ctx.save_for_backward(x, y, drawn, stats, values, scales[0])
-        ctx.stride, ctx.formula = scales[1], formula
+        ctx.save_for_backward(x, y, drawn, stats, values)
+        ctx.scales, ctx.formula = scales, formula
         found = tuple(z.reshape(batch) for z in (values, logp, ratio, logp_ref))
         ctx.mark_non_differentiable(found[3])
         return found
 
     @staticmethod
     def backward(ctx: Any, for_kl: Any, for_logp: Any, for_ratio: Any, _: Any) -> Any:
-        x, y, drawn, stats, values, scale = ctx.saved_tensors
+        x, y, drawn, stats, values = ctx.saved_tensors
         if torch.is_grad_enabled():
             with torch.enable_grad():
                 kl, logp, ratio, _ = ctx.formula(x, y)
@@ -89,6 +89,6 @@ class TokenTerms(torch.autograd.Function):  # type: ignore[misc]
             token_gradient_kernel[(n, triton.cdiv(columns, block))](
                 first, second, drawn, out, stats, values, *slopes,
                 columns, first.shape[1], second.shape[1], *first.stride(), *second.stride(), out.stride(0), stats.shape[1],
-                scale, ctx.stride, EXACT=rows_triton._exact(x, y), BLOCK=block, num_warps=8,
+                *ctx.scales, EXACT=rows_triton._exact(x, y), BLOCK=block, num_warps=8,
             )  # fmt: skip
         return found, None, None, None, None
