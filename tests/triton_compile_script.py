@@ -19,6 +19,7 @@ from kullback._kernels import (  # noqa: E402
     kl_triton,
     kl_values_triton,
     linear_triton,
+    mixed_triton,
     parallel_triton,
     rows_triton,
     sparse_triton,
@@ -28,15 +29,17 @@ from kullback._kernels import (  # noqa: E402
 
 @triton.jit
 def word_kernel(scales, words):
-    tl.store(words, kl_triton._word(tl.load(scales), tl.load(scales + 1)))
+    tl.store(words, kl_triton.word(tl.load(scales), tl.load(scales + 1)))
 
 
 # Arguments by name: pointers here, numbers without decimals otherwise; what a kernel has beyond these is a constant.
 POINTERS = {
     **dict.fromkeys(["x", "y", "gradient", "capped"], "*bf16"), **dict.fromkeys(["indices", "tokens"], "*i64"),
-    **dict.fromkeys(["terms", "upstream", "found", "partial"], "*fp32"), **dict.fromkeys(["words", "own_words"], "*i64"), "counter": "*i32",
-    **dict.fromkeys(["coarse", "pivots", "flat", "slopes", "flat_slopes", "stats", "values", "for_kl", "for_logp", "scales"], "*fp32"),
-    "scale": "fp32", "cap": "fp32", "w": "fp32",
+    **dict.fromkeys(["terms", "upstream", "found", "partial", "coarse", "pivots", "flat", "slopes", "flat_slopes", "stats"], "*fp32"),
+    **dict.fromkeys(["values", "for_kl", "for_logp", "scales"], "*fp32"),
+    **dict.fromkeys(["words", "own_words", "c_words"], "*i64"), "counter": "*i32",
+    **dict.fromkeys(["scale", "cap", "w", "among", "per", "SETTLED"], "fp32"),
+    **{f"{side}{i}": "fp32" for side in "ab" for i in range(1, 7)},
 }  # fmt: skip
 ONE = {"x_column": 1, "y_column": 1}
 WHOLE = {"EXACT": True, "FIRST": True, "SECOND": True, "GROUP": 8, "BLOCK": 1024}
@@ -50,6 +53,13 @@ KERNELS = [
         {"SLICES": 1, **WHOLE, "scale_row": None, "upstream_row": None},
     ),
     (kl_triton.kl_kernel, dict.fromkeys(["x", "y", "gradient"], "*fp32"), {"SLICES": 128, **WHOLE, **WIDE, "SECOND": False}),
+    (mixed_triton.mixed_kernel, {}, {"KIND": 1, "OF_Q": True, "SLICES": 16, "THIRD": True, **WHOLE, **ONE}),
+    (mixed_triton.mixed_kernel, {}, {"KIND": 0, "OF_Q": False, "SLICES": 1, "THIRD": True, **WHOLE}),
+    (
+        mixed_triton.mixed_kernel,
+        dict.fromkeys(["x", "gradient"], "*fp32"),
+        {"KIND": 2, "OF_Q": False, "SLICES": 16, "THIRD": True, **WHOLE, **WIDE},
+    ),
     (kl_triton.finish_kernel, {"out": "*fp32"}, {"TOTAL": False, **FINISH}),
     (kl_triton.finish_kernel, {"out": "*fp32", "upstream": "fp32"}, {"TOTAL": True, **FINISH, "upstream_row": None}),
     (kl_values_triton.slices_kernel, dict.fromkeys(["x", "y"], "*fp32"), {**WIDE, "BLOCK": 1024, **ONE}),

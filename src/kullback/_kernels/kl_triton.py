@@ -13,7 +13,8 @@ underflow, or q is absent, take longer formulas.
 
 from __future__ import annotations
 
-from typing import Any
+import math
+from typing import Any, NamedTuple
 
 import torch
 import triton
@@ -41,7 +42,7 @@ from .math_triton import (
 
 # Columns a step, columns a slice: the fastest of those tried on an H200.
 STEP = 128 if INTERPRETED else 1024
-_SLICE = 512 if INTERPRETED else 8192
+COLUMNS = 512 if INTERPRETED else 8192
 # Slices of a row that any GPU runs at once; rows of one launch, which the second axis of its grid has room for.
 _AT_ONCE, _ROWS = 64, 65535
 
@@ -119,19 +120,19 @@ def _terms(block_a, block_b, unit, apart, rest, shift, EXACT: tl.constexpr):
 
 
 @triton.jit
-def _word(first, second):
+def word(first, second):
     """Two numbers in one, which arrives whole. It is never 0: the sign of the second, a sum, which has none, says that it is there."""
     low = second.to(tl.uint32, bitcast=True).to(tl.int64) | 0x80000000
     return (first.to(tl.int32, bitcast=True).to(tl.int64) << 32) | low
 
 
 @triton.jit
-def _numbers(words):
+def numbers(words):
     return (words >> 32).to(tl.int32).to(tl.float32, bitcast=True), (words & 0x7FFFFFFF).to(tl.uint32).to(tl.float32, bitcast=True)
 
 
 @triton.jit
-def _awaited(words, here):
+def awaited(words, here):
     """The words of a row's slices, once they are there. One warp asks, by an operation that goes where they were written to."""
     found = tl.atomic_add(words, 0, mask=here, sem="relaxed")
     while tl.max(((found == 0) & here).to(tl.int32), 0) == 1:
@@ -142,7 +143,7 @@ def _awaited(words, here):
 @triton.jit
 def _joined(words, here):
     """The sum of a row's slices, and what it is relative to. Slices of nothing do not count."""
-    at, total = _numbers(words)
+    at, total = numbers(words)
     total = tl.where(here, total, 0.0)
     at = tl.where(total == 0.0, -INF, at)
     top = tl.max(at, 0)
@@ -150,25 +151,18 @@ def _joined(words, here):
 
 
 @triton.jit
-def kl_kernel(
-    x, y, words, own_words, terms, gradient, upstream, upstream_row, scales, scale_row,
-    V, COMMON, VALID_X, VALID_Y, x_row, x_column, y_row, y_column, g_row, WIDTH, COUNT, FIRST_ROW,
-    SLICES: tl.constexpr, EXACT: tl.constexpr, FIRST: tl.constexpr, SECOND: tl.constexpr, GROUP: tl.constexpr, BLOCK: tl.constexpr,
+def normalisers(
+    x, y, words, own_words, row, piece, low, high, end, unit,
+    VALID_X, VALID_Y, x_row, x_column, y_row, y_column, COUNT,
+    SLICES: tl.constexpr, FIRST: tl.constexpr, SECOND: tl.constexpr, GROUP: tl.constexpr, BLOCK: tl.constexpr,
 ):  # fmt: skip
-    """upstream·(q − p) into `gradient`; this slice's part of KL(P‖Q) and of Σ q − p into `terms`."""
-    piece = tl.program_id(0)
-    row = (FIRST_ROW + tl.program_id(1)).to(tl.int64)
-    low = piece * WIDTH
-    high = tl.minimum(low + WIDTH, V)
+    """Of a row: what the exponentials are relative to, and their sum, of either side; and the least logits of this slice up to `end`, of
+    each GROUP. `FIRST` sums this slice, `SECOND` waits for the others."""
     left = x + row * x_row
     right = y + row * y_row
     lane = tl.arange(0, BLOCK)
-    # Up to `end` both have columns. Up to `fourfold` no mask is needed, and four blocks are read at a time: enough are on their way.
-    end = tl.maximum(tl.minimum(high, COMMON), low)
+    # Up to here no mask is needed, and four blocks are read at a time: enough are on their way.
     fourfold = low + (end - low) // (4 * BLOCK) * (4 * BLOCK)
-    scale = _of_row(scales, row, scale_row)
-    factor = _of_row(upstream, row, upstream_row) * scale
-    unit = scale * LOG2E
     # Any pivot does while nothing overflows: the first column's.
     at_a = _pivot(tl.load(left).to(tl.float32)) * unit
     at_b = _pivot(tl.load(right).to(tl.float32)) * unit
@@ -208,24 +202,49 @@ def kl_kernel(
     inside = each < COUNT
     slot = words + row * COUNT
     if FIRST and SLICES > 1:
-        tl.store(slot + piece, _word(sum_a, sum_b))
-    if SECOND:
-        lowest_a = _lowest(least_a, GROUP)
-        lowest_b = _lowest(least_b, GROUP)
-        if SLICES > 1:
-            found_a, found_b = _numbers(_awaited(slot + each, inside))
-            sum_a, sum_b = tl.reduce((tl.where(inside, found_a, 0.0), tl.where(inside, found_b, 0.0)), 0, add_two)
+        tl.store(slot + piece, word(sum_a, sum_b))
+    # Between what is sent and what is waited for.
+    lowest_a = _lowest(least_a, GROUP)
+    lowest_b = _lowest(least_b, GROUP)
+    if SECOND and SLICES > 1:
+        found_a, found_b = numbers(awaited(slot + each, inside))
+        sum_a, sum_b = tl.reduce((tl.where(inside, found_a, 0.0), tl.where(inside, found_b, 0.0)), 0, add_two)
     # All slices of a row find the same here. Where the pivot was far off, or there is nothing, or NaN, each takes the largest of its own.
     usual = (sum_a > 1e-18) & (sum_b > 1e-18) & (sum_a < 1e18) & (sum_b < 1e18) & SECOND
     if not usual:
         own = own_words + row * COUNT * 2
         at_a, sum_a, at_b, sum_b = two_sums(x, y, row, low, high, VALID_X, VALID_Y, x_row, x_column, y_row, y_column, unit, BLOCK)
         if FIRST and SLICES > 1:
-            tl.store(own + piece, _word(at_a, sum_a))
-            tl.store(own + COUNT + piece, _word(at_b, sum_b))
+            tl.store(own + piece, word(at_a, sum_a))
+            tl.store(own + COUNT + piece, word(at_b, sum_b))
         if SECOND and SLICES > 1:
-            at_a, sum_a = _joined(_awaited(own + each, inside), inside)
-            at_b, sum_b = _joined(_awaited(own + COUNT + each, inside), inside)
+            at_a, sum_a = _joined(awaited(own + each, inside), inside)
+            at_b, sum_b = _joined(awaited(own + COUNT + each, inside), inside)
+    return at_a, sum_a, at_b, sum_b, lowest_a, lowest_b
+
+
+@triton.jit
+def kl_kernel(
+    x, y, words, own_words, terms, gradient, upstream, upstream_row, scales, scale_row,
+    V, COMMON, VALID_X, VALID_Y, x_row, x_column, y_row, y_column, g_row, WIDTH, COUNT, FIRST_ROW,
+    SLICES: tl.constexpr, EXACT: tl.constexpr, FIRST: tl.constexpr, SECOND: tl.constexpr, GROUP: tl.constexpr, BLOCK: tl.constexpr,
+):  # fmt: skip
+    """upstream·(q − p) into `gradient`; this slice's part of KL(P‖Q) and of Σ q − p into `terms`."""
+    piece = tl.program_id(0)
+    row = (FIRST_ROW + tl.program_id(1)).to(tl.int64)
+    low = piece * WIDTH
+    high = tl.minimum(low + WIDTH, V)
+    left = x + row * x_row
+    right = y + row * y_row
+    lane = tl.arange(0, BLOCK)
+    end = tl.maximum(tl.minimum(high, COMMON), low)  # up to here both have columns
+    scale = _of_row(scales, row, scale_row)
+    factor = _of_row(upstream, row, upstream_row) * scale
+    unit = scale * LOG2E
+    at_a, sum_a, at_b, sum_b, lowest_a, lowest_b = normalisers(
+        x, y, words, own_words, row, piece, low, high, end, unit, VALID_X, VALID_Y, x_row, x_column, y_row, y_column, COUNT,
+        SLICES, FIRST, SECOND, GROUP, BLOCK,
+    )  # fmt: skip
     if SECOND:
         log_a = tl.log2(sum_a)
         gain = _log2_ratio(sum_b, sum_a)
@@ -294,7 +313,7 @@ def kl_kernel(
 
 @triton.jit
 def finish_kernel(
-    terms, out, partial, counter, upstream, upstream_row, N, COUNT, PROGRAMS,
+    terms, out, partial, counter, upstream, upstream_row, N, COUNT, PROGRAMS, SETTLED,
     TOTAL: tl.constexpr, SLICES: tl.constexpr, ROWS: tl.constexpr, ALL: tl.constexpr,
 ):  # fmt: skip
     """KL of the rows; or Σ upstream · KL, by the last program to get there, always in the same order."""
@@ -306,7 +325,7 @@ def finish_kernel(
     excess = tl.sum(tl.load(at + 1, mask=here, other=0.0), 1)
     # log(q/p) is rounded: off by δ, Σ p eᵛ is 1 + X = e^δ instead of 1, and KL = Σ p φ(v) + log1p(X) − X.
     square = excess * excess
-    small = tl.abs(excess) < 1e-3
+    small = (tl.abs(excess) < 1e-3) & (kl < SETTLED)
     kl = tl.where(small, tl.maximum(kl - square * (0.5 - excess * (1.0 / 3.0)), 0.0), kl)
     if TOTAL:
         weight = tl.zeros([ROWS], tl.float32) + 1.0
@@ -331,32 +350,64 @@ def steps(columns: int) -> tuple[int, int]:
     return block, max(1, block // 256)
 
 
-def differentiate(x: Any, y: Any, scales: PerRow, upstream: PerRow, gradient: Any, total: bool = False) -> Any:
-    """KL of each row of two [rows, columns] arrays, or Σ upstream · KL if `total`; `gradient` receives upstream · d KL / dy."""
+class Layout(NamedTuple):
+    """How the rows of two arrays are cut, and the room their slices need to talk."""
+
+    columns: int
+    slices: int  # of a row
+    padded: int  # to a power of two
+    block: int
+    warps: int
+    group: int  # neighbours that one thread has
+    exact: bool  # are differences of logits?
+    apart: bool  # Do slices wait for others in launches of their own?
+    launches: list[tuple[int, int]]  # first row, rows
+    words: list[Any]  # one a slice each
+    terms: Any  # two a slice
+    counter: Any
+
+
+def layout(x: Any, y: Any, words: int) -> Layout:
     n, columns = x.shape[0], max(x.shape[1], y.shape[1])
-    if n == 0:
-        return torch.zeros((() if total else (0,)), dtype=torch.float32, device=x.device)
-    block, warps = steps(columns)
-    count = triton.cdiv(columns, _SLICE)
-    slices = triton.next_power_of_2(count)
-    exact = torch.float32 not in (x.dtype, y.dtype)
-    programs = triton.cdiv(n, 32)
+    count = triton.cdiv(columns, COLUMNS)
     room = triton.cdiv(n * count, 2) * 2  # so that all pointers are multiples of 16 bytes, whatever n: else there are kernels for either
-    words = torch.zeros(room * 3 + 1, dtype=torch.int64, device=x.device)
-    terms, partial = (torch.empty(size, dtype=torch.float32, device=x.device) for size in (n * count * 2, programs))
-    out = torch.empty(() if total else (n,), dtype=torch.float32, device=x.device)
-    halves = [(True, False), (False, True)] if count > 1 and (INTERPRETED or count > _AT_ONCE) else [(True, True)]
-    with torch.cuda.device_of(x):
-        for start in range(0, n, _ROWS):
-            for first, second in halves:
-                kl_kernel[(count, min(_ROWS, n - start))](
-                    x, y, words, words[room:], terms, gradient, *upstream, *scales,
-                    columns, min(x.shape[1], y.shape[1]), x.shape[1], y.shape[1], *x.stride(), *y.stride(), gradient.stride(0),
-                    _SLICE, count, start, SLICES=slices, EXACT=exact, FIRST=first, SECOND=second, GROUP=8 if exact else 4, BLOCK=block,
-                    num_warps=warps, **registers(64),
-                )  # fmt: skip
+    zeros = torch.zeros(room * words + 2, dtype=torch.int64, device=x.device)
+    exact = torch.float32 not in (x.dtype, y.dtype)
+    return Layout(
+        columns, count, triton.next_power_of_2(count), *steps(columns), 8 if exact else 4, exact,
+        count > 1 and (INTERPRETED or count > _AT_ONCE), [(start, min(_ROWS, n - start)) for start in range(0, n, _ROWS)],
+        [zeros[room * i :] for i in range(words)], torch.empty(n, count, 2, dtype=torch.float32, device=x.device),
+        zeros[room * words :].view(torch.int32),
+    )  # fmt: skip
+
+
+def finish(here: Layout, upstream: PerRow, total: bool, settled: float = math.inf) -> Any:
+    """The divergence of each row from the terms of its slices, or Σ upstream · divergence. Up to `settled`, what the error of the
+    normalisers adds is taken off."""
+    n, device = here.terms.shape[0], here.terms.device
+    programs = triton.cdiv(n, 32)
+    out = torch.empty(() if total else (n,), dtype=torch.float32, device=device)
+    partial = torch.empty(programs, dtype=torch.float32, device=device)
+    if n == 0:
+        return out.zero_()
+    with torch.cuda.device_of(out):
         finish_kernel[(programs,)](
-            terms, out, partial, words[room * 3 :].view(torch.int32), *upstream, n, count, programs,
-            TOTAL=total, SLICES=slices, ROWS=32, ALL=1024, num_warps=1,
+            here.terms, out, partial, here.counter, *upstream, n, here.slices, programs, settled,
+            TOTAL=total, SLICES=here.padded, ROWS=32, ALL=1024, num_warps=1,
         )  # fmt: skip
     return out
+
+
+def differentiate(x: Any, y: Any, scales: PerRow, upstream: PerRow, gradient: Any, total: bool = False) -> Any:
+    """KL of each row of two [rows, columns] arrays, or Σ upstream · KL if `total`; `gradient` receives upstream · d KL / dy."""
+    here = layout(x, y, 3)
+    with torch.cuda.device_of(x):
+        for start, rows in here.launches:
+            for first, second in [(True, False), (False, True)] if here.apart else [(True, True)]:
+                kl_kernel[(here.slices, rows)](
+                    x, y, here.words[0], here.words[1], here.terms, gradient, *upstream, *scales,
+                    here.columns, min(x.shape[1], y.shape[1]), x.shape[1], y.shape[1], *x.stride(), *y.stride(), gradient.stride(0),
+                    COLUMNS, here.slices, start, SLICES=here.padded, EXACT=here.exact, FIRST=first, SECOND=second,
+                    GROUP=here.group, BLOCK=here.block, num_warps=here.warps, **registers(64),
+                )  # fmt: skip
+    return finish(here, upstream, total)

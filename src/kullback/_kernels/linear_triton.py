@@ -12,7 +12,7 @@ import torch
 import triton
 import triton.language as tl
 
-from . import kl_triton, rows_triton
+from . import rows_triton
 from .kl_triton import PerRow
 from .linear_torch import Step
 from .math_triton import INF, INTERPRETED, _expm1
@@ -87,11 +87,7 @@ def differentiate(student: Any, teacher: Any, out: Any, kind: str, w: float, tea
     x, y = (teacher, student) if teacher_first else (student, teacher)
     if upstream is None:
         return rows_triton.values(x, y, kind, w, scales)[0]
-    if kind == "kl" and teacher_first:
-        return kl_triton.differentiate(x, y, scales, (upstream, 1), out)
-    values, stats = rows_triton.values(x, y, kind, w, scales)
-    rows_triton.gradients(x, y, stats, upstream, kind, w, scales, None if teacher_first else out, out if teacher_first else None)
-    return values
+    return rows_triton.differentiate(x, y, kind, w, teacher_first, scales, (upstream, 1), out)
 
 
 def dense_step(

@@ -14,7 +14,7 @@ import torch
 import triton
 import triton.language as tl
 
-from . import kl_triton, kl_values_triton
+from . import kl_triton, kl_values_triton, mixed_triton
 from .kl_triton import PerRow
 from .math_triton import (
     INF,
@@ -323,39 +323,57 @@ class Loss(torch.autograd.Function):  # type: ignore[misc]
         return (*found, None, None, None, None, None)
 
 
+def differentiate(
+    x: Any, y: Any, kind: str, w: float, of_y: bool, scales: PerRow, upstream: PerRow, gradient: Any, total: bool = False
+) -> Any:  # fmt: skip
+    """The divergence of each row of two [rows, columns] arrays, or Σ upstream · divergence if `total`, and in `gradient`, which may be the
+    memory of that side, upstream · its derivative to y, or to x."""
+    if kind == "kl" and of_y:
+        return kl_triton.differentiate(x, y, scales, upstream, gradient, total)
+    if mixed_triton.takes(kind, w):
+        return mixed_triton.differentiate(x, y, kind, w, of_y, scales, upstream, gradient, total)
+    found, stats = values(x, y, kind, w, scales)
+    each = torch.full_like(found, upstream[0]) if upstream[1] is None else upstream[0].expand(found.shape).contiguous()
+    gradients(x, y, stats, each, kind, w, scales, None if of_y else gradient, gradient if of_y else None)
+    return torch.where(each == 0.0, 0.0, each * found).sum() if total else found
+
+
 class FusedLoss(torch.autograd.Function):  # type: ignore[misc]
-    """Σ weight · KL(x‖y) over rows, with one weight for all or one a row. The gradient to y's logits is written in the same pass as the
-    value: it is kept for the first backward, scaled there if need be, and handed over; a second backward through the same graph computes
-    it anew."""
+    """Σ weight · divergence over rows, with one weight for all or one a row, where one of both sides learns. Its gradient is written in the
+    same kernel as the value: it is kept for the first backward, scaled there if need be, and handed over; a second backward through the
+    same graph computes it anew."""
 
     @staticmethod
-    def forward(ctx: Any, x: Any, y: Any, weights: Any, scale: Any, formula: Any, valid: int | None = None) -> Any:
-        scales = _scales(scale, x, x.shape[:-1])
-        gradient = _empty_like(y, valid)
-        upstream = (weights, 1) if torch.is_tensor(weights) else (float(weights), None)
-        found = kl_triton.differentiate(rows(x)[:, :valid], rows(y)[:, :valid], scales, upstream, rows(gradient)[:, :valid], total=True)
-        ctx.valid = valid
-        ctx.save_for_backward(x, y, *([weights] if torch.is_tensor(weights) else []))
-        ctx.scales, ctx.weight, ctx.formula, ctx.gradient = scales, None if torch.is_tensor(weights) else weights, formula, gradient
-        return found
+    def forward(ctx: Any, x: Any, y: Any, kind: str, w: float, weights: Any, scale: Any, formula: Any, valid: int | None = None) -> Any:
+        ctx.side = 1 if ctx.needs_input_grad[1] else 0
+        ctx.kind, ctx.w, ctx.scales, ctx.formula, ctx.valid = kind, w, _scales(scale, x, x.shape[:-1]), formula, valid
+        per_row = torch.is_tensor(weights)
+        ctx.weight = None if per_row else float(weights)
+        ctx.save_for_backward(x, y, *([weights] if per_row else []))
+        ctx.gradient = _empty_like((x, y)[ctx.side], valid)
+        return FusedLoss._differentiate(ctx, x, y, (weights, 1) if per_row else (ctx.weight, None), ctx.gradient, total=True)
+
+    @staticmethod
+    def _differentiate(ctx: Any, x: Any, y: Any, upstream: PerRow, gradient: Any, total: bool) -> Any:
+        first, second, out = (rows(z)[:, : ctx.valid] for z in (x, y, gradient))
+        return differentiate(first, second, ctx.kind, ctx.w, ctx.side == 1, ctx.scales, upstream, out, total)
 
     @staticmethod
     def backward(ctx: Any, upstream: Any) -> Any:
         x, y, *weights = ctx.saved_tensors
         weight = weights[0] if weights else ctx.weight
+        learns = (x, y)[ctx.side]
         if torch.is_grad_enabled():
             with torch.enable_grad():
                 value = (ctx.formula(x[..., : ctx.valid], y[..., : ctx.valid]).reshape(-1) * weight).sum()
-                (gradient,) = torch.autograd.grad(value, (y,), upstream, create_graph=True)
-            return None, gradient, None, None, None, None
-        gradient, ctx.gradient = ctx.gradient, None
-        if gradient is None:
-            gradient = _empty_like(y, ctx.valid)
-            scaled = (weight * upstream.float()).reshape(-1)
-            kl_triton.differentiate(
-                rows(x)[:, : ctx.valid], rows(y)[:, : ctx.valid], ctx.scales, (scaled, int(scaled.numel() > 1)),
-                rows(gradient)[:, : ctx.valid],
-            )  # fmt: skip
+                (gradient,) = torch.autograd.grad(value, (learns,), upstream, create_graph=True)
         else:
-            multiply(gradient, upstream.float())
-        return None, gradient, None, None, None, None
+            gradient, ctx.gradient = ctx.gradient, None
+            if gradient is None:
+                gradient = _empty_like(learns, ctx.valid)
+                scaled = (weight * upstream.float()).reshape(-1)
+                FusedLoss._differentiate(ctx, x, y, (scaled, int(scaled.numel() > 1)), gradient, total=False)
+            else:
+                multiply(gradient, upstream.float())
+        found = (None, gradient) if ctx.side else (gradient, None)
+        return (*found, None, None, None, None, None, None)

@@ -72,11 +72,11 @@ def fused(
     formula = formula_of(ops, kind, share, temperature)
     scale, weights = inverse(ops, temperature, x), weights_of_rows(ops, weights, x)
     weights_learn = weights is not None and not ops.is_constant(weights)
-    if kind == "kl" and reduction != "none" and ops.is_constant(x) and not ops.is_constant(y) and not weights_learn:
+    if reduction != "none" and ops.is_constant(x) != ops.is_constant(y) and not weights_learn:
         shares: Any = share_of_each(x.shape[:-1], reduction)
         if weights is not None:
             shares = row_weights(ops, x[..., 0], weights, reduction).reshape(-1).contiguous()
-        return rows_triton.FusedLoss.apply(x, y, shares, scale, formula, valid)
+        return rows_triton.FusedLoss.apply(x, y, kind, share, shares, scale, formula, valid)
     return reduce_values(ops, rows_triton.Loss.apply(x, y, kind, share, scale, formula, valid), weights, reduction)
 
 
