@@ -286,4 +286,4 @@ def test_kernels_in_tritons_interpreter():
         text=True,
     )
     assert done.returncode == 0, done.stdout + done.stderr
-    assert re.search(r"\b8\d passed", done.stdout)
+    assert re.search(r"\b1\d\d passed", done.stdout)

@@ -103,13 +103,14 @@ def test_small_divergences(direction):
 def test_small_divergences_of_uneven_rows(direction):
     """A few categories have most of the mass: the errors of their exponentials do not cancel. Value and gradient at once."""
     generator = torch.Generator().manual_seed(3)
-    teacher = 6 * torch.randn(3, 1200, generator=generator)
-    student = (teacher + 2e-4 * torch.randn(3, 1200, generator=generator)).to(DEVICE)
+    rows, columns = (1, 700) if INTERPRETED else (3, 20_000)
+    teacher = 6 * torch.randn(rows, columns, generator=generator)
+    student = (teacher + 2e-4 * torch.randn(rows, columns, generator=generator)).to(DEVICE)
     teacher = teacher.to(DEVICE)
     exact = student.double().requires_grad_()
     truth = _reference(exact, teacher, direction).sum()
     truth.backward()
-    assert 1e-9 < truth < 1e-7
+    assert 1e-9 < truth < 2e-7
     student.requires_grad_()
     found = kl_loss(student=student, teacher=teacher, reduction="sum", **_options(direction))
     found.backward()
@@ -221,7 +222,7 @@ def test_other_directions_over_several_slices(direction, case, monkeypatch):
     """Where the constant side, and in a mixture either, lacks categories; where pivots are far off; and shares that take other kernels."""
     if case == "another mix":
         monkeypatch.setattr(f"{__name__}.MIX", 0.95)
-    rows, columns = (2, 1100) if INTERPRETED else (3, 100_000)
+    rows, columns = (1, 1100) if INTERPRETED else (3, 100_000)
     student, teacher = _logits(rows, columns, 0.5, torch.bfloat16)
     if case == "a quarter absent":
         (student if direction == "reverse" else teacher)[:, columns // 4 : columns // 2] = -math.inf
