@@ -35,6 +35,7 @@ from .math_triton import (
     _pivot,
     _ratio,
     _summed,
+    _three_sum,
     _two_sum,
     _wide,
 )
@@ -42,7 +43,7 @@ from .math_triton import (
 # Columns a step, columns a slice: the fastest of those tried on an H200.
 STEP = 128 if INTERPRETED else 1024
 _SLICE = 512 if INTERPRETED else 8192
-# Slices of a row that any GPU runs at once; rows of one launch, which the second axis of its grid has room for.
+# Slices of a row that wait for each other, at most; rows of one launch, which the second axis of its grid has room for.
 _AT_ONCE, _ROWS = 64, 65535
 
 # One number a row, on the device, and their stride; or one for all of them, and None.
@@ -76,9 +77,11 @@ def _largest(x, row, low, high, VALID, x_row, x_column, BLOCK: tl.constexpr):
 
 @triton.jit
 def two_sums(x, y, row, low, high, VALID_X, VALID_Y, x_row, x_column, y_row, y_column, unit, BLOCK: tl.constexpr):
-    """What the exponentials of a slice are relative to, and their sum, of either side: with the largest as pivot, nothing overflows."""
-    at_a = _pivot(_largest(x, row, low, high, VALID_X, x_row, x_column, BLOCK)) * unit
-    at_b = _pivot(_largest(y, row, low, high, VALID_Y, y_row, y_column, BLOCK)) * unit
+    """What the exponentials of a slice are relative to, and their sum, of either side: with the largest as pivot, nothing overflows. A
+    slice of numbers that stand for −inf, below −1e9, is one of nothing: their multiples may be −inf, or round by more than float32 has
+    powers of 2."""
+    at_a = tl.maximum(_pivot(_largest(x, row, low, high, VALID_X, x_row, x_column, BLOCK)) * unit, -1e9)
+    at_b = tl.maximum(_pivot(_largest(y, row, low, high, VALID_Y, y_row, y_column, BLOCK)) * unit, -1e9)
     lanes_a, lanes_b = _sums(x, y, row, low, high, VALID_X, VALID_Y, x_row, x_column, y_row, y_column, at_a, at_b, unit, BLOCK)
     return at_a, tl.sum(lanes_a, 0), at_b, tl.sum(lanes_b, 0)
 
@@ -97,15 +100,17 @@ def _take(block_a, block_b, lanes_a, lanes_b, least_a, least_b, at_a, at_b, unit
 
 @triton.jit
 def far_terms(a, b, unit, at_a, log_a, at_b, log_b, apart, rest, EXACT: tl.constexpr):
-    """p φ(v) and q − p of whatever a and b: with q from its own normaliser where p may be too small for p eᵛ."""
-    ratio = _ratio(a, b, unit, apart, rest, EXACT)
-    v = tl.minimum(ratio, 100.0)  # of NaN too, where p = 0 makes nothing of it
+    """p φ(v) and q − p of whatever a and b: far from v = 0, where v + φ(v) cancels, and where p may be too small for p eᵛ, with q from its
+    own normaliser. Where only q is absent, the divergence is infinite, however small p is."""
+    # Half of v: all of it may be beyond float32 where a finite number stands for −inf. NaN, where both are absent, becomes a number.
+    half = tl.maximum(_ratio(a, b, 0.5 * unit, 0.5 * apart, 0.5 * rest, EXACT), -3e38)
+    far = tl.abs(half) >= 30.0
+    v = tl.where(far, 0.0, 2.0 * half)
     p = _exp2(_fma(a, unit, -at_a) - log_a)
     q = _exp2(_fma(b, unit, -at_b) - log_b)
     phi = _phi(v)
-    far = ratio >= 60.0
-    value = tl.where(far, (q - p) - LN2 * p * tl.minimum(ratio, 200.0), p * phi)
-    return value, tl.where(far | (b == -INF), q - p, p * (LN2 * v + phi))
+    value = tl.where(far, (q - p) - (2.0 * LN2) * p * tl.minimum(half, 100.0), p * phi)
+    return tl.where((b == -INF) & (a != -INF), INF, value), tl.where(far, q - p, p * (LN2 * v + phi))
 
 
 @triton.jit
@@ -150,6 +155,12 @@ def _joined(words, here):
 
 
 @triton.jit
+def _store_two(pairs, i, first, second):
+    tl.store(pairs + i * 2, first)
+    tl.store(pairs + i * 2 + 1, second)
+
+
+@triton.jit
 def kl_kernel(
     x, y, words, own_words, terms, gradient, upstream, upstream_row, scales, scale_row,
     V, COMMON, VALID_X, VALID_Y, x_row, x_column, y_row, y_column, g_row, WIDTH, COUNT, FIRST_ROW,
@@ -167,11 +178,19 @@ def kl_kernel(
     end = tl.maximum(tl.minimum(high, COMMON), low)
     fourfold = low + (end - low) // (4 * BLOCK) * (4 * BLOCK)
     scale = _of_row(scales, row, scale_row)
-    factor = _of_row(upstream, row, upstream_row) * scale
+    weight = _of_row(upstream, row, upstream_row)
+    factor = tl.where(weight == 0.0, 0.0, weight * scale)
     unit = scale * LOG2E
-    # Any pivot does while nothing overflows: the first column's.
-    at_a = _pivot(tl.load(left).to(tl.float32)) * unit
-    at_b = _pivot(tl.load(right).to(tl.float32)) * unit
+    # Any pivot does while nothing overflows: the first column's. The second of two launches gets those of the first: by then another
+    # program may have written the gradient over that column.
+    if FIRST:
+        at_a = _pivot(tl.load(left).to(tl.float32)) * unit
+        at_b = _pivot(tl.load(right).to(tl.float32)) * unit
+        if not SECOND:
+            _store_two(terms, row * COUNT + piece, at_a, at_b)
+    else:
+        at_a = tl.load(terms + (row * COUNT + piece) * 2)
+        at_b = tl.load(terms + (row * COUNT + piece) * 2 + 1)
     least_a = tl.full([BLOCK], INF, x.dtype.element_ty)
     least_b = tl.full([BLOCK], INF, y.dtype.element_ty)
     lanes_a = tl.zeros([BLOCK // GROUP], tl.float32)
@@ -231,11 +250,12 @@ def kl_kernel(
         gain = _log2_ratio(sum_b, sum_a)
         valid = tl.abs(gain) < INF
         # log2 of the ratio of the normalisers, and of what p is multiplied by, each with what rounding took from it.
-        apart, rest = _two_sum(at_b - at_a, gain)
+        apart, rest = _three_sum(at_b, -at_a, gain)
         shift, less = _two_sum(at_a, log_a - tl.log2(factor))
-        # p·factor does not underflow, nor eᵛ ≤ 1/p overflow, and q is nowhere absent. NaN fails this too.
-        fine = (lowest_a * unit - shift > -100.0) & (lowest_b > -INF)
-        ordinary = (tl.min(fine.to(tl.int32), 0) == 1) & (factor > 0.0) & (factor < 1e8)
+        # p·factor does not underflow, nor eᵛ ≤ 1/p overflow; v ≥ log2 q is not so low that v + φ(v) cancels, nor q absent; and what
+        # rounding took from the shift, which gradients lack, is little. NaN fails this too.
+        fine = (lowest_a * unit - shift > -100.0) & (lowest_b * unit - (at_b + (log_a + gain)) > -100.0)
+        ordinary = (tl.min(fine.to(tl.int32), 0) == 1) & (factor > 0.0) & (factor < 1e8) & (tl.abs(less) < 1e-5)
         target = gradient + row * g_row
         # Each number is read before its place is written to: the gradient may take the memory of the logits.
         value = tl.zeros([BLOCK // GROUP], tl.float32)
@@ -273,23 +293,21 @@ def kl_kernel(
         if end < high:
             log_b = tl.log2(sum_b)
             factor = tl.where(valid | (factor == 0.0), factor, float("nan"))
-            far_value = tl.zeros([BLOCK], tl.float32)
-            far_excess = tl.zeros([BLOCK], tl.float32)
+            far_value = tl.zeros([BLOCK // GROUP], tl.float32)
+            far_excess = tl.zeros([BLOCK // GROUP], tl.float32)
             for start in range(end, high, BLOCK):
                 a = _load(x, row, start + lane, tl.minimum(VALID_X, high), x_row, x_column)
                 b = _load(y, row, start + lane, tl.minimum(VALID_Y, high), y_row, y_column)
                 term, difference = far_terms(a, b, unit, at_a, log_a, at_b, log_b, apart, rest, EXACT)
-                far_value += term
-                far_excess += difference
+                far_value += _summed(term, GROUP)
+                far_excess += _summed(difference, GROUP)
                 # A row of weight 0 may hold anything.
                 g = tl.where(factor == 0.0, 0.0, difference * factor)
                 tl.store(target + start + lane, g.to(gradient.dtype.element_ty), mask=start + lane < tl.minimum(VALID_Y, high))
             far, far_more = tl.reduce((far_value, far_excess), 0, add_two)
             found += far
             more += far_more
-        base = terms + (row * COUNT + piece) * 2
-        tl.store(base, tl.where(valid, found, float("nan")))
-        tl.store(base + 1, more)
+        _store_two(terms, row * COUNT + piece, tl.where(valid, found, float("nan")), more)
 
 
 @triton.jit
@@ -307,7 +325,8 @@ def finish_kernel(
     # log(q/p) is rounded: off by δ, Σ p eᵛ is 1 + X = e^δ instead of 1, and KL = Σ p φ(v) + log1p(X) − X.
     square = excess * excess
     small = tl.abs(excess) < 1e-3
-    kl = tl.where(small, tl.maximum(kl - square * (0.5 - excess * (1.0 / 3.0)), 0.0), kl)
+    kl = tl.where(small, kl - square * (0.5 - excess * (1.0 / 3.0)), kl)
+    kl = tl.where(kl < 0.0, 0.0, kl)  # not the greater of both, which NaN is not
     if TOTAL:
         weight = tl.zeros([ROWS], tl.float32) + 1.0
         if upstream_row is None:
@@ -331,6 +350,12 @@ def steps(columns: int) -> tuple[int, int]:
     return block, max(1, block // 256)
 
 
+def _at_once(device: Any) -> int:
+    """Slices of a row that surely run at the same time. A multiprocessor has room for eight programs or so; but in other streams there may
+    be some that wait likewise, in rows of which not all have started."""
+    return 1 if INTERPRETED else min(_AT_ONCE, 2 * torch.cuda.get_device_properties(device).multi_processor_count)
+
+
 def differentiate(x: Any, y: Any, scales: PerRow, upstream: PerRow, gradient: Any, total: bool = False) -> Any:
     """KL of each row of two [rows, columns] arrays, or Σ upstream · KL if `total`; `gradient` receives upstream · d KL / dy."""
     n, columns = x.shape[0], max(x.shape[1], y.shape[1])
@@ -345,7 +370,7 @@ def differentiate(x: Any, y: Any, scales: PerRow, upstream: PerRow, gradient: An
     words = torch.zeros(room * 3 + 1, dtype=torch.int64, device=x.device)
     terms, partial = (torch.empty(size, dtype=torch.float32, device=x.device) for size in (n * count * 2, programs))
     out = torch.empty(() if total else (n,), dtype=torch.float32, device=x.device)
-    halves = [(True, False), (False, True)] if count > 1 and (INTERPRETED or count > _AT_ONCE) else [(True, True)]
+    halves = [(True, False), (False, True)] if count > _at_once(x.device) else [(True, True)]
     with torch.cuda.device_of(x):
         for start in range(0, n, _ROWS):
             for first, second in halves:

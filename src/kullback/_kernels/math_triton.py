@@ -104,6 +104,14 @@ def _two_sum(x, y):
 
 
 @triton.jit
+def _three_sum(x, y, z):
+    # x + y + z, likewise.
+    s, first = _two_sum(x, y)
+    s, second = _two_sum(s, z)
+    return s, first + second
+
+
+@triton.jit
 def _ratio(a, b, unit, apart, rest, EXACT: tl.constexpr):
     # log2(q/p): inf where only p is absent, NaN where both are. Differences of half-precision numbers are exact; those of float32 carry
     # their rounding error.
