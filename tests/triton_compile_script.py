@@ -76,4 +76,8 @@ for kernel, own, constants in KERNELS:
     if kernel is word_kernel:
         # A word of 0 would be waited for without end: the bit that keeps every one from it must be set, whatever the sum.
         assert re.search(r"or\.b32\s+%r\d+, %r\d+, -2147483648", compiled.asm["ptx"]), compiled.asm["ptx"]
+    if kernel is kl_triton.kl_kernel and constants["SLICES"] == 16:
+        # Where an atomic operation is waited for, its result must reach the warps that did not take part: through shared memory.
+        asked = re.findall(r"atom\.global\.gpu\.relaxed\.add\.u64.*\n(?:.*\n){0,6}?.*st\.shared\S*\.b64", compiled.asm["ptx"])
+        assert len(asked) == compiled.asm["ptx"].count("relaxed.add.u64"), compiled.asm["ptx"]
 print(len(KERNELS), "compiled")

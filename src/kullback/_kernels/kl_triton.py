@@ -20,6 +20,7 @@ import triton
 import triton.language as tl
 
 from .math_triton import (
+    ATOMICS_ANSWER_ALL,
     INF,
     INTERPRETED,
     LN2,
@@ -43,8 +44,9 @@ from .math_triton import (
 # Columns a step, columns a slice: the fastest of those tried on an H200.
 STEP = 128 if INTERPRETED else 1024
 _SLICE = 512 if INTERPRETED else 8192
-# Slices of a row that wait for each other, at most; rows of one launch, which the second axis of its grid has room for.
-_AT_ONCE, _ROWS = 64, 65535
+# Slices of a row that wait for each other, at most (where each warp asks for itself, as many as it has lanes: warps would share what only
+# some of them have found); rows of one launch, which the second axis of its grid has room for.
+_AT_ONCE, _ROWS = 64 if ATOMICS_ANSWER_ALL.value else 32, 65535
 
 # One number a row, on the device, and their stride; or one for all of them, and None.
 PerRow = tuple[Any, int | None]
@@ -136,11 +138,19 @@ def _numbers(words):
 
 
 @triton.jit
+def _asked(words, here):
+    # One warp asks for all, by an operation that goes where the words were written to; or else each for itself.
+    if ATOMICS_ANSWER_ALL:
+        return tl.atomic_add(words, 0, mask=here, sem="relaxed")
+    return tl.load(words, mask=here, other=1, volatile=True)
+
+
+@triton.jit
 def _awaited(words, here):
-    """The words of a row's slices, once they are there. One warp asks, by an operation that goes where they were written to."""
-    found = tl.atomic_add(words, 0, mask=here, sem="relaxed")
+    """The words of a row's slices, once they are there."""
+    found = _asked(words, here)
     while tl.max(((found == 0) & here).to(tl.int32), 0) == 1:
-        found = tl.atomic_add(words, 0, mask=here, sem="relaxed")
+        found = _asked(words, here)
     return found
 
 

@@ -17,6 +17,10 @@ INF = tl.constexpr(float("inf"))
 
 INTERPRET = tl.constexpr(INTERPRETED)
 FAST = tl.constexpr(not INTERPRETED and torch.version.cuda is not None)
+# Do all warps of a program learn what an atomic operation on several words found? Before Triton 3.5 those that did not take part get
+# anything (triton-lang/triton#7402); on AMD's GPUs that was mended later.
+_VERSION = tuple(int(part) for part in triton.__version__.split(".")[:2])
+ATOMICS_ANSWER_ALL = tl.constexpr(INTERPRETED or (torch.version.cuda is not None and _VERSION >= (3, 5)))
 
 
 @triton.jit
