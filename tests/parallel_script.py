@@ -198,7 +198,9 @@ def edges(r, directions):
     )
     student, teacher = logits(0.5, torch.float32)
     student[0, 0, 5], student[0, 1], teacher[1, 0, 290] = math.nan, -math.inf, math.inf
+    student[1, 1, 7], teacher[1, 1, 7] = -math.inf, -300.0
     found = r.loss(r.own(student), r.own(teacher), reduction="none").cpu()
+    assert found[1, 1] == math.inf  # what only Q lacks, however small p is
     r.say(
         "invalid",
         " ".join(str(bool(x)) for x in torch.isnan(found).flatten()),

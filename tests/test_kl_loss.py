@@ -269,6 +269,17 @@ def test_agrees_with_kl(rng):
     assert kl_loss(student=s, teacher=t, reduction="sum") == kb.kl(t, s, form="logits", reduction="sum")
 
 
+def test_kernels_need_instructions_of_ampere(monkeypatch):
+    """Older GPUs, on which they do not compile, get array operations; AMD's are numbered otherwise."""
+    from kullback._ops import torch as ops
+
+    runs = ops._has_their_instructions.__wrapped__
+    for cuda, capability, right in (("12.8", (7, 5), False), ("12.8", (8, 0), True), (None, (7, 5), True)):
+        monkeypatch.setattr(torch.version, "cuda", cuda)
+        monkeypatch.setattr(torch.cuda, "get_device_capability", lambda _, found=capability: found)
+        assert runs("cuda") is right
+
+
 def test_kernels_in_tritons_interpreter():
     """In a process of its own: the variable must be set before Triton is imported, and TensorFlow and Triton, loaded in this order, end the
     process (each brings its own LLVM), so Triton is kept in a folder apart (`make test` makes it)."""

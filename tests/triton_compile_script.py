@@ -22,6 +22,7 @@ from kullback._kernels import (  # noqa: E402
     mixed_triton,
     parallel_triton,
     rows_triton,
+    slices_triton,
     sparse_triton,
     tokens_triton,
 )
@@ -29,7 +30,7 @@ from kullback._kernels import (  # noqa: E402
 
 @triton.jit
 def word_kernel(scales, words):
-    tl.store(words, kl_triton.word(tl.load(scales), tl.load(scales + 1)))
+    tl.store(words, slices_triton.word(tl.load(scales), tl.load(scales + 1)))
 
 
 # Arguments by name: pointers here, numbers without decimals otherwise; what a kernel has beyond these is a constant.
@@ -60,8 +61,8 @@ KERNELS = [
         dict.fromkeys(["x", "gradient"], "*fp32"),
         {"KIND": 2, "OF_Q": False, "SLICES": 16, "THIRD": True, **WHOLE, **WIDE},
     ),
-    (kl_triton.finish_kernel, {"out": "*fp32"}, {"TOTAL": False, **FINISH}),
-    (kl_triton.finish_kernel, {"out": "*fp32", "upstream": "fp32"}, {"TOTAL": True, **FINISH, "upstream_row": None}),
+    (slices_triton.finish_kernel, {"out": "*fp32"}, {"TOTAL": False, **FINISH}),
+    (slices_triton.finish_kernel, {"out": "*fp32", "upstream": "fp32"}, {"TOTAL": True, **FINISH, "upstream_row": None}),
     (kl_values_triton.slices_kernel, dict.fromkeys(["x", "y"], "*fp32"), {**WIDE, "BLOCK": 1024, **ONE}),
     (kl_values_triton.join_kernel, {"out": "*fp32", "scales": "fp32"}, {"SLICES": 4, "ROWS": 4, "scale_row": None}),
     (word_kernel, {}, {}),
@@ -86,4 +87,8 @@ for kernel, own, constants in KERNELS:
     if kernel is word_kernel:
         # A word of 0 would be waited for without end: the bit that keeps every one from it must be set, whatever the sum.
         assert re.search(r"or\.b32\s+%r\d+, %r\d+, -2147483648", compiled.asm["ptx"]), compiled.asm["ptx"]
+    if kernel is kl_triton.kl_kernel and constants["SLICES"] == 16:
+        # Where an atomic operation is waited for, its result must reach the warps that did not take part: through shared memory.
+        asked = re.findall(r"atom\.global\.gpu\.relaxed\.add\.u64.*\n(?:.*\n){0,6}?.*st\.shared\S*\.b64", compiled.asm["ptx"])
+        assert len(asked) == compiled.asm["ptx"].count("relaxed.add.u64"), compiled.asm["ptx"]
 print(len(KERNELS), "compiled")

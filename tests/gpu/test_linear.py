@@ -210,3 +210,22 @@ def test_only_on_a_gpu_memory_synchronisation_and_graphs():
     graph.replay()
     torch.cuda.synchronize()
     assert all(torch.equal(x, y) for x, y in zip(captured, first))
+
+
+@pytest.mark.parametrize("direction", ["forward", "js"])
+def test_gradients_over_logits_of_several_slices(direction, monkeypatch):
+    """They take the logits' place, the first column included, which all slices of a row read; in several launches too."""
+    from kullback._kernels import slices_triton
+
+    monkeypatch.setattr(slices_triton, "_AT_ONCE", 1)
+    columns = 1100 if INTERPRETED else 20_000  # slices are of 512 and of 8192
+    generator = torch.Generator().manual_seed(0)
+    hidden, weight, teacher = (torch.randn(*shape, generator=generator).to(DEVICE) for shape in ((2, 8), (columns, 8), (2, columns)))
+    exact = hidden.double().requires_grad_()
+    truth = _reference(exact @ weight.double().t(), teacher.double(), direction).mean()
+    truth.backward()
+    mix = {} if direction == "forward" else {"mix": MIX}
+    found = linear_kl(hidden=hidden.requires_grad_(), weight=weight, teacher_logits=teacher, impl="triton", direction=direction, **mix)
+    found.backward()
+    assert found.item() == pytest.approx(truth.item(), rel=1e-5)
+    assert _distance(hidden.grad, exact.grad) < (1e-5 if INTERPRETED else 2e-3)  # matmuls in TF32 or float32

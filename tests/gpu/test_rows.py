@@ -320,6 +320,109 @@ def test_rows_of_several_slices(case, dtype):
         _close(rows * student.grad.double(), gradient, dtype, 2e-4)
 
 
+@pytest.mark.parametrize(("dtype", "mask"), [(torch.float32, -1e9), (torch.bfloat16, torch.finfo(torch.bfloat16).min)], ids=str)
+@pytest.mark.parametrize("side", ["student", "teacher", "both"])
+def test_finite_numbers_that_stand_for_absent_categories(dtype, mask, side):
+    """In the first place, and in all of a slice of the interpreter's: v + φ(v) cancels, and multiples overflow."""
+    student, teacher = _logits(1, 640, 0.5, dtype)
+    masked = slice(128, 256)
+    for x in {"student": [student], "teacher": [teacher], "both": [student, teacher]}[side]:
+        x[:, 0] = x[:, masked] = mask
+    truth, gradient = _exact(student, teacher)
+    found = kl_loss(student=student, teacher=teacher, reduction="none", impl="triton")
+    value = kl_loss(student=student.requires_grad_(), teacher=teacher, reduction="sum", impl="triton")
+    if truth < 1e37:
+        torch.testing.assert_close(torch.stack([found[0], value.detach()]).double(), truth.repeat(2), rtol=1e-5, atol=0)
+    else:
+        assert min(found, value) > 1e37  # or inf, on the way
+    value.backward()
+    _close(student.grad, gradient, dtype)
+    if side == "both":
+        assert not student.grad[:, masked].any()
+    else:
+        _close(student.grad[:, masked], gradient[:, masked], dtype)
+
+
+def test_a_category_that_only_q_lacks_is_infinite_however_small_p_is():
+    """As in array operations: e⁻³⁰⁰ is 0 in float32, which must not become NaN or 0 on the way. One of a slice, and all of one."""
+    for absent in (slice(3, 4), slice(128, 256)):
+        student, teacher = _logits(2, 300, 0.5, torch.float32)
+        teacher[0, absent], student[0, absent] = -300.0, -math.inf
+        expected = kl_loss(student=student, teacher=teacher, reduction="none", impl="array")
+        assert torch.isinf(expected).tolist() == [True, False]
+        found = kl_loss(student=student, teacher=teacher, reduction="none", impl="triton")
+        torch.testing.assert_close(found, expected, rtol=1e-5, atol=0)
+        student.requires_grad_()
+        each = kl_loss(student=student, teacher=teacher, weights=torch.tensor([1.0, 0.0], device=DEVICE), impl="triton")
+        assert each.item() == math.inf
+        each.backward()
+        assert torch.isfinite(student.grad).all()
+
+
+@pytest.mark.parametrize(("shift", "distance"), [((300.0, 0.0), 1e-2), ((3000.0, 3000.0), 0.1)])
+def test_gradients_of_logits_far_from_0(shift, distance):
+    """What rounding takes from large normalisers, 1e-5 and more, is not taken from the gradient."""
+    student, teacher = _logits(2, 600, 0.0, torch.float32)
+    student = student + distance * torch.randn(2, 600, generator=torch.Generator().manual_seed(3)).to(DEVICE) + shift[0]
+    teacher = teacher + shift[1]
+    _, gradient = _exact(student, teacher)
+    kl_loss(student=student.requires_grad_(), teacher=teacher, reduction="sum", impl="triton").backward()
+    # What sums of exponentials are off by, under 1e-6, is as much of p, and q − p is near p·distance.
+    _close(student.grad, gradient, torch.float32, 1e-6 / distance + 1e-5)
+
+
+def test_float16_with_a_loss_scale():
+    """It comes with backward: a share of a mean that was rounded to float16 before would be 0, or have few digits."""
+    student, teacher = _logits(4, 40, 0.01, torch.float16)
+    shares = torch.full((4,), 2.0**-13, device=DEVICE)
+    exact = student.double().requires_grad_()
+    (65536 * (shares * _reference(exact, teacher, "forward")).sum()).backward()
+    student.requires_grad_()
+    (65536 * kl_loss(student=student, teacher=teacher, weights=shares, reduction="sum", impl="triton")).backward()
+    _close(student.grad, exact.grad, torch.float16, 1e-4)  # KL is near 1e-4: 1e-6 of p is 1e-4 of q − p
+
+
+@pytest.mark.parametrize("reduction", ["mean", "none"])
+def test_what_has_weight_0_reaches_no_derivative(reduction):
+    """Nor second ones; be it the logits or the temperature."""
+    student, teacher = _logits(3, 40, 0.5, torch.float32)
+    weights, temperature = (torch.tensor(x, device=DEVICE) for x in ([1.0, 0.0, 0.0], [2.0, 0.0, 1.0]))
+    student[2, 5], found = math.nan, {}
+    for impl in ("triton", "array"):
+        for twice in (False, True):
+            x = student.clone().requires_grad_()
+            loss = kl_loss(student=x, teacher=teacher, weights=weights, temperature=temperature, reduction=reduction, impl=impl)
+            (g,) = torch.autograd.grad(loss.sum(), x, create_graph=twice)
+            found[impl, twice] = torch.autograd.grad(g[0, :7].sum(), x)[0] if twice else g
+    for twice in (False, True):
+        assert not found["triton", twice][1:].any()
+        torch.testing.assert_close(found["triton", twice], found["array", twice], rtol=1e-4, atol=1e-7)
+
+
+def test_slices_wait_for_each_other_only_where_all_of_them_run(monkeypatch):
+    """On small GPUs rows of many slices get two launches: a program that waits for one that finds no room would wait for ever."""
+    from types import SimpleNamespace
+
+    from kullback._kernels import slices_triton
+
+    monkeypatch.setattr(slices_triton, "INTERPRETED", False)
+    for processors, most in ((132, 64), (5, 10)):
+        monkeypatch.setattr(torch.cuda, "get_device_properties", lambda _, n=processors: SimpleNamespace(multi_processor_count=n))
+        assert slices_triton._at_once("cuda") == most
+
+
+def test_more_rows_than_a_launch_takes(monkeypatch):
+    from kullback._kernels import slices_triton
+
+    monkeypatch.setattr(slices_triton, "_ROWS", 2)
+    student, teacher = _logits(5, 40, 0.5, torch.float32)
+    truth, gradient = _exact(student, teacher)
+    value = kl_loss(student=student.requires_grad_(), teacher=teacher, reduction="sum", impl="triton")
+    torch.testing.assert_close(value.detach().double(), truth.sum(), rtol=1e-5, atol=0)
+    value.backward()
+    _close(student.grad, gradient, torch.float32)
+
+
 @pytest.mark.parametrize("temperature", [0.0, -1.0, math.nan])
 @pytest.mark.parametrize("reduction", ["mean", "none"])
 def test_a_temperature_that_is_none(temperature, reduction):

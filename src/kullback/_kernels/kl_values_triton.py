@@ -15,7 +15,7 @@ import torch
 import triton
 import triton.language as tl
 
-from .kl_triton import STEP, PerRow, add_two, far_terms, registers, steps, two_sums
+from .kl_triton import far_terms
 from .math_triton import (
     INF,
     INTERPRETED,
@@ -33,9 +33,10 @@ from .math_triton import (
     _pivot,
     _ratio,
     _summed,
-    _two_sum,
+    _three_sum,
     _wide,
 )
+from .slices_triton import STEP, PerRow, add_two, registers, steps, two_sums
 
 # Columns a slice, at most; fewer, down to the least, where there would be fewer programs than this.
 _WIDEST, _NARROWEST, _PROGRAMS = (4 * STEP, STEP, 8) if INTERPRETED else (32768, 8192, 8192)
@@ -109,28 +110,29 @@ def slices_kernel(
     rest = 0.0
     if not ordinary:
         at, total, at_b, sum_b = two_sums(x, y, row, low, high, VALID_X, VALID_Y, x_row, x_column, y_row, y_column, unit, BLOCK)
-        if total == 0.0:
+        nothing = total == 0.0
+        # Where all of one side is elsewhere, any normaliser does.
+        gain = tl.where(nothing | (sum_b == 0.0), 0.0, _log2_ratio(sum_b, total))
+        c, rest = _three_sum(at_b, -at, gain)
+        differences = tl.zeros([BLOCK // GROUP], tl.float32)
+        pieces = tl.zeros([BLOCK // GROUP], tl.float32)
+        log_a = tl.where(nothing, 0.0, tl.log2(total))
+        log_b = tl.where(sum_b == 0.0, 0.0, tl.log2(sum_b))
+        for start in range(low, high, BLOCK):
+            a = _load(x, row, start + lane, tl.minimum(VALID_X, high), x_row, x_column)
+            b = _load(y, row, start + lane, tl.minimum(VALID_Y, high), y_row, y_column)
+            term, difference = far_terms(a, b, unit, at, log_a, at_b, log_b, c, rest, EXACT)
+            pieces += _summed(term, GROUP)
+            differences += _summed(difference, GROUP)
+        uneven, part = tl.reduce((differences, pieces), 0, add_two)
+        uneven = tl.where(sum_b == 0.0, -1.0, uneven) * total
+        part = tl.where(part == INF, INF, part * total)
+        if nothing:
             at = at_b
             c = 0.0
+            rest = 0.0
             uneven = sum_b
-            part = sum_b
-        else:
-            # Where all of Q is elsewhere, any normaliser does.
-            gain = tl.where(sum_b == 0.0, 0.0, _log2_ratio(sum_b, total))
-            c, rest = _two_sum(at_b - at, gain)
-            differences = tl.zeros([BLOCK], tl.float32)
-            pieces = tl.zeros([BLOCK], tl.float32)
-            log_a = tl.log2(total)
-            log_b = tl.where(sum_b == 0.0, 0.0, tl.log2(sum_b))
-            for start in range(low, high, BLOCK):
-                a = _load(x, row, start + lane, tl.minimum(VALID_X, high), x_row, x_column)
-                b = _load(y, row, start + lane, tl.minimum(VALID_Y, high), y_row, y_column)
-                term, difference = far_terms(a, b, unit, at, log_a, at_b, log_b, c, rest, EXACT)
-                pieces += term
-                differences += difference
-            uneven, part = tl.reduce((differences, pieces), 0, add_two)
-            uneven = tl.where(sum_b == 0.0, -1.0, uneven) * total
-            part = part * total
+            part = tl.where(part == INF, INF, sum_b)
     base = found + (row * COUNT + piece) * 6
     tl.store(base, at)
     tl.store(base + 1, total)
@@ -177,10 +179,10 @@ def join_kernel(
     within = part / tl.where(total > 0.0, total, 1.0) + (change - share)
     v = tl.minimum(c * LN2 + change - r[:, None], 700.0)
     between = tl.where(tl.abs(v) < 1.0, p * _phi64(v), q - p - p * v)
-    kl = tl.sum(tl.where(p > 0.0, p * within + between, q), 1)
+    kl = tl.sum(tl.where(p > 0.0, p * within + between, tl.where(part == INF, INF, q)), 1)
     # Nothing on one side, NaN, or an infinite sum.
     valid = tl.abs(r) < INF
-    kl = tl.where(valid, tl.maximum(kl, 0.0), float("nan")).to(tl.float32)
+    kl = tl.where(valid, tl.where(kl < 0.0, 0.0, kl), float("nan")).to(tl.float32)
     inside = row < N
     scale = tl.full([ROWS], scales, tl.float32) if scale_row is None else tl.load(scales + row * scale_row, mask=inside, other=1.0)
     unit = (scale * LOG2E).to(tl.float64)

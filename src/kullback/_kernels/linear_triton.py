@@ -13,9 +13,9 @@ import triton
 import triton.language as tl
 
 from . import rows_triton
-from .kl_triton import PerRow
 from .linear_torch import Step
 from .math_triton import INF, INTERPRETED, _expm1
+from .slices_triton import PerRow
 
 _BLOCK = 128 if INTERPRETED else 4096
 

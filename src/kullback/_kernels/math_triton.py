@@ -17,6 +17,10 @@ INF = tl.constexpr(float("inf"))
 
 INTERPRET = tl.constexpr(INTERPRETED)
 FAST = tl.constexpr(not INTERPRETED and torch.version.cuda is not None)
+# Do all warps of a program learn what an atomic operation on several words found? Before Triton 3.5 those that did not take part get
+# anything (triton-lang/triton#7402); on AMD's GPUs that was mended later.
+_VERSION = tuple(int(part) for part in triton.__version__.split(".")[:2])
+ATOMICS_ANSWER_ALL = tl.constexpr(INTERPRETED or (torch.version.cuda is not None and _VERSION >= (3, 5)))
 
 
 @triton.jit
@@ -101,6 +105,14 @@ def _two_sum(x, y):
     s = x + y
     y_part = s - x
     return s, (x - (s - y_part)) + (y - y_part)
+
+
+@triton.jit
+def _three_sum(x, y, z):
+    # x + y + z, likewise.
+    s, first = _two_sum(x, y)
+    s, second = _two_sum(s, z)
+    return s, first + second
 
 
 @triton.jit

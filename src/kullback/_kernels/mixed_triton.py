@@ -2,7 +2,7 @@
 with the gradient to P's logits.
 
 All are Σ p A(v), v = log(q/p), and their derivatives y (B(v) − C), where y is p or q, of the side that learns, and C = Σ y B. Slices and
-words are those of `kl_triton`, with a third reading after a second exchange, of C. Near 0, where A ~ v² and B ~ v cancel, they are
+words are those of `slices_triton`, with a third reading after a second exchange, of C. Near 0, where A ~ v² and B ~ v cancel, they are
 polynomials. An error δ of the normalisers' ratio, the same in every v, adds A''(0) δ²/2; δ is found from how far C and the value are from
 what they are to each other where P and Q are close.
 """
@@ -17,7 +17,6 @@ import torch
 import triton
 import triton.language as tl
 
-from .kl_triton import COLUMNS, PerRow, awaited, finish, layout, normalisers, numbers, registers, word
 from .math_triton import (
     FAST,
     INF,
@@ -34,9 +33,11 @@ from .math_triton import (
     _phi,
     _ratio,
     _summed,
+    _three_sum,
     _two_sum,
     _wide,
 )
+from .slices_triton import COLUMNS, PerRow, awaited, finish, layout, normalisers, numbers, registers, store_two, word
 
 KINDS = {"kl": 0, "js": 1, "skew": 2}
 _TERMS = 6  # of either polynomial
@@ -121,7 +122,8 @@ def _far_terms(a, b, unit, at_a, log_a, at_b, log_b, apart, rest, w, KIND: tl.co
     # Where p is absent any large number does; both absent would be NaN.
     v = tl.where(a == -INF, 80.0, LN2 * _ratio(a, b, unit, apart, rest, EXACT))
     if KIND == 0:
-        value = _bregman(p, q, v)
+        # Where only q is absent it is infinite, however small p is.
+        value = tl.where((b == -INF) & (a != -INF), INF, _bregman(p, q, v))
         slope = tl.where(p > 0.0, -v, 0.0)
     else:
         m, m_over_p, m_over_q = _mixture(p, q, v, w)
@@ -137,7 +139,7 @@ def _far_terms(a, b, unit, at_a, log_a, at_b, log_b, apart, rest, w, KIND: tl.co
 
 @triton.jit
 def mixed_kernel(
-    x, y, words, own_words, c_words, terms, gradient, upstream, upstream_row, scales, scale_row,
+    x, y, words, own_words, c_words, pivots, terms, gradient, upstream, upstream_row, scales, scale_row,
     V, COMMON, VALID_X, VALID_Y, x_row, x_column, y_row, y_column, g_row, WIDTH, COUNT, FIRST_ROW,
     w, among, per, a1, a2, a3, a4, a5, a6, b1, b2, b3, b4, b5, b6,
     KIND: tl.constexpr, OF_Q: tl.constexpr, SLICES: tl.constexpr, EXACT: tl.constexpr,
@@ -153,10 +155,11 @@ def mixed_kernel(
     lane = tl.arange(0, BLOCK)
     end = tl.maximum(tl.minimum(high, COMMON), low)  # up to here both have columns
     scale = _of_row(scales, row, scale_row)
-    factor = _of_row(upstream, row, upstream_row) * scale
+    weight = _of_row(upstream, row, upstream_row)
+    factor = tl.where(weight == 0.0, 0.0, weight * scale)
     unit = scale * LOG2E
     at_a, sum_a, at_b, sum_b, lowest_a, lowest_b = normalisers(
-        x, y, words, own_words, row, piece, low, high, end, unit, VALID_X, VALID_Y, x_row, x_column, y_row, y_column, COUNT,
+        x, y, words, own_words, pivots, row, piece, low, high, end, unit, VALID_X, VALID_Y, x_row, x_column, y_row, y_column, COUNT,
         SLICES, FIRST, SECOND or THIRD, GROUP, BLOCK,
     )  # fmt: skip
     log_a = tl.log2(sum_a)
@@ -164,11 +167,12 @@ def mixed_kernel(
     gain = _log2_ratio(sum_b, sum_a)
     valid = tl.abs(gain) < INF
     # log2 of the ratio of the normalisers, and of what p is multiplied by, each with what rounding took from it.
-    apart, rest = _two_sum(at_b - at_a, gain)
+    apart, rest = _three_sum(at_b, -at_a, gain)
     shift, less = _two_sum(at_a, log_a - tl.log2(factor))
-    # p·factor does not underflow, nor eᵛ ≤ 1/p overflow, and q is nowhere absent. NaN fails this too.
-    fine = (lowest_a * unit - shift > -100.0) & (lowest_b > -INF)
-    ordinary = (tl.min(fine.to(tl.int32), 0) == 1) & (factor > 0.0) & (factor < 1e8)
+    # p·factor does not underflow, nor eᵛ ≤ 1/p overflow, and q is nowhere absent, or next to it; and what rounding took from the shift,
+    # which gradients lack, is little. NaN fails this too.
+    fine = (lowest_a * unit - shift > -100.0) & (lowest_b * unit - (at_b + (log_a + gain)) > -100.0)
+    ordinary = (tl.min(fine.to(tl.int32), 0) == 1) & (factor > 0.0) & (factor < 1e8) & (tl.abs(less) < 1e-5)
     end = tl.where(ordinary, end, low)
     twofold = low + (end - low) // (2 * BLOCK) * (2 * BLOCK)
     mean = 0.0
@@ -216,9 +220,7 @@ def mixed_kernel(
                 far_total += tl.where(of_side > 0.0, of_side * slope, 0.0)
             found += tl.sum(far_value, 0)
             mean += tl.sum(far_total, 0)
-        base = terms + (row * COUNT + piece) * 2
-        tl.store(base, tl.where(valid, tl.maximum(found, 0.0), float("nan")))
-        tl.store(base + 1, (mean - among * found) * per)
+        store_two(terms, row * COUNT + piece, tl.where(valid, found, float("nan")), (mean - among * found) * per)
         if SLICES > 1:
             tl.store(c_words + row * COUNT + piece, word(mean, tl.zeros_like(mean)))
     if THIRD:
@@ -315,7 +317,7 @@ def differentiate(
         for start, rows in here.launches:
             for first, second, third in phases:
                 mixed_kernel[(here.slices, rows)](
-                    x, y, here.words[0], here.words[1], here.words[3], here.terms, gradient, *upstream, *scales,
+                    x, y, here.words[0], here.words[1], here.words[3], here.pivots, here.terms, gradient, *upstream, *scales,
                     here.columns, min(x.shape[1], y.shape[1]), x.shape[1], y.shape[1], *x.stride(), *y.stride(), gradient.stride(0),
                     COLUMNS, here.slices, start, w, *_closeness(kind, w, of_q), *series(kind, w, of_q),
                     KIND=KINDS[kind], OF_Q=of_q, SLICES=here.padded, EXACT=here.exact, FIRST=first, SECOND=second, THIRD=third,

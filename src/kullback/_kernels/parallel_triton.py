@@ -12,9 +12,9 @@ import torch
 import triton
 import triton.language as tl
 
-from .kl_triton import PerRow
-from .math_triton import LOG2E, _bregman, _difference, _exp2, _expm1, _load, _log_ratio, _mixture, _of_row
+from .math_triton import INF, LOG2E, _bregman, _difference, _exp2, _expm1, _load, _log_ratio, _mixture, _of_row
 from .rows_triton import KINDS, _block, _exact, _normalisers, _scales, gradients, rows
+from .slices_triton import PerRow
 
 
 @triton.jit
@@ -23,7 +23,7 @@ def masses_kernel(
     V, VALID_X, VALID_Y, x_row, x_column, y_row, y_column, scales, scale_row, BLOCK: tl.constexpr,
 ):  # fmt: skip
     """Of each row: a number near the largest of a, the same of b, and the sums of exponentials relative to them."""
-    row = tl.program_id(0)
+    row = tl.program_id(0).to(tl.int64)
     scale = _of_row(scales, row, scale_row)
     top_a, sum_a, top_b, sum_b = _normalisers(x, y, row, V, VALID_X, VALID_Y, x_row, x_column, y_row, y_column, scale, BLOCK)
     tl.store(out + row, top_a)
@@ -39,7 +39,7 @@ def terms_kernel(
     KIND: tl.constexpr, EXACT: tl.constexpr, BLOCK: tl.constexpr,
 ):  # fmt: skip
     """This piece's part of the divergence of each row, and of the sums that its gradients subtract and its rounding is known by."""
-    row = tl.program_id(0)
+    row = tl.program_id(0).to(tl.int64)
     scale = _of_row(scales, row, scale_row)
     base = stats + row * 7
     top_a = tl.load(base)
@@ -60,7 +60,8 @@ def terms_kernel(
         q = _exp2((b - top_b) * unit - log_b)
         v = _log_ratio(a, b, top_a, top_b, scale, r, EXACT)
         if KIND == 0:
-            value += _bregman(p, q, v)
+            # Where only q is absent it is infinite, however small p is.
+            value += tl.where((b == -INF) & (a != -INF), INF, _bregman(p, q, v))
             for_q += _difference(p, q, v)
         else:
             m, to_p, to_q = _mixture(p, q, v, w)

@@ -15,7 +15,6 @@ import triton
 import triton.language as tl
 
 from . import kl_triton, kl_values_triton, mixed_triton
-from .kl_triton import PerRow
 from .math_triton import (
     INF,
     INTERPRETED,
@@ -30,9 +29,12 @@ from .math_triton import (
     _of_row,
     _pivot,
 )
+from .slices_triton import PerRow
 
 KINDS = {"kl": 0, "js": 1, "skew": 2}
 DTYPES = (torch.float16, torch.bfloat16, torch.float32)
+# The column of the statistics that has log(sum_b / sum_a): finite for rows that are distributions.
+LOG_RATIO = 4
 
 
 @triton.jit
@@ -88,7 +90,7 @@ def mixtures_kernel(
     KIND: tl.constexpr, EXACT: tl.constexpr, BLOCK: tl.constexpr,
 ):  # fmt: skip
     """JS or KL(P‖M) of a row."""
-    row = tl.program_id(0)
+    row = tl.program_id(0).to(tl.int64)
     scale = _of_row(scales, row, scale_row)
     top_a, sum_a, top_b, sum_b = _normalisers(x, y, row, V, VALID_X, VALID_Y, x_row, x_column, y_row, y_column, scale, BLOCK)
     r = tl.log(sum_b / sum_a)
@@ -138,7 +140,7 @@ def gradients_kernel(
     KIND: tl.constexpr, EXACT: tl.constexpr, FOR_X: tl.constexpr, FOR_Y: tl.constexpr, BLOCK: tl.constexpr,
 ):  # fmt: skip
     """upstream · d value / d logits, of one side or both, from the statistics of the row."""
-    row = tl.program_id(0)
+    row = tl.program_id(0).to(tl.int64)
     scale = _of_row(scales, row, scale_row)
     columns = tl.program_id(1) * BLOCK + tl.arange(0, BLOCK)
     base = stats + row * 7
@@ -149,7 +151,8 @@ def gradients_kernel(
     r = tl.load(base + 4)
     for_p = tl.load(base + 5)
     for_q = tl.load(base + 6)
-    factor = tl.load(upstream + row) * scale
+    weight = tl.load(upstream + row)
+    factor = tl.where(weight == 0.0, 0.0, weight * scale)
     a = _load(x, row, columns, VALID_X, x_row, x_column)
     b = _load(y, row, columns, VALID_Y, y_row, y_column)
     unit = scale * LOG2E
@@ -171,13 +174,13 @@ def gradients_kernel(
             g_q = -w * q * (ratio - for_q)
     if FOR_X:
         tl.store(
-            to_x + row.to(tl.int64) * gx_row + columns,
+            to_x + row * gx_row + columns,
             tl.where(factor == 0.0, 0.0, g_p * factor).to(to_x.dtype.element_ty),
             mask=columns < VALID_X,
         )
     if FOR_Y:
         tl.store(
-            to_y + row.to(tl.int64) * gy_row + columns,
+            to_y + row * gy_row + columns,
             tl.where(factor == 0.0, 0.0, g_q * factor).to(to_y.dtype.element_ty),
             mask=columns < VALID_Y,
         )
@@ -292,6 +295,11 @@ def _empty_like(x: Any, valid: int | None) -> Any:
     return made
 
 
+def _without(rows: Any, *arrays: Any) -> Any:
+    """The logits, with 0 in rows that do not count: whatever those hold, NaN included, must not reach derivatives of derivatives."""
+    return (torch.where(rows[..., None], 0.0, x) for x in arrays)
+
+
 class Loss(torch.autograd.Function):  # type: ignore[misc]
     """The divergence of each row of two logits arrays, with derivatives to either. What backward needs beyond its inputs is seven numbers
     a row. Second derivatives go through `formula`, the same quantity in array operations."""
@@ -312,7 +320,8 @@ class Loss(torch.autograd.Function):  # type: ignore[misc]
         if torch.is_grad_enabled():
             with torch.enable_grad():
                 wanted = [z for z, need in zip((x, y), needs) if need]
-                value = ctx.formula(x[..., : ctx.valid], y[..., : ctx.valid])
+                no_value = ~torch.isfinite(stats[:, LOG_RATIO]).reshape(upstream.shape)
+                value = ctx.formula(*_without(no_value & (upstream == 0), x[..., : ctx.valid], y[..., : ctx.valid]))
                 found = iter(torch.autograd.grad(value, wanted, upstream, create_graph=True))
             return (*(next(found) if need else None for need in needs), None, None, None, None, None)
         found = [_empty_like(z, ctx.valid) if need else None for z, need in zip((x, y), needs)]
@@ -344,6 +353,12 @@ class FusedLoss(torch.autograd.Function):  # type: ignore[misc]
     same graph computes it anew."""
 
     @staticmethod
+    def takes(learns: Any) -> bool:
+        """Not float16: shares of a mean over thousands of rows vanish in it, unless multiplied by a loss scale first, which comes with
+        backward."""
+        return bool(learns.dtype != torch.float16)
+
+    @staticmethod
     def forward(ctx: Any, x: Any, y: Any, kind: str, w: float, weights: Any, scale: Any, formula: Any, valid: int | None = None) -> Any:
         ctx.side = 1 if ctx.needs_input_grad[1] else 0
         ctx.kind, ctx.w, ctx.scales, ctx.formula, ctx.valid = kind, w, _scales(scale, x, x.shape[:-1]), formula, valid
@@ -365,7 +380,10 @@ class FusedLoss(torch.autograd.Function):  # type: ignore[misc]
         learns = (x, y)[ctx.side]
         if torch.is_grad_enabled():
             with torch.enable_grad():
-                value = (ctx.formula(x[..., : ctx.valid], y[..., : ctx.valid]).reshape(-1) * weight).sum()
+                first, second = x[..., : ctx.valid], y[..., : ctx.valid]
+                if weights:
+                    first, second = _without((weight == 0).reshape(x.shape[:-1]), first, second)
+                value = (ctx.formula(first, second).reshape(-1) * weight).sum()
                 (gradient,) = torch.autograd.grad(value, (learns,), upstream, create_graph=True)
         else:
             gradient, ctx.gradient = ctx.gradient, None

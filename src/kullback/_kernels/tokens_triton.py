@@ -27,7 +27,7 @@ def token_gradient_kernel(
     EXACT: tl.constexpr, BLOCK: tl.constexpr,
 ):  # fmt: skip
     """for_kl · d KL / d x + for_logp · d log p(token) / d x."""
-    row = tl.program_id(0)
+    row = tl.program_id(0).to(tl.int64)
     columns = tl.program_id(1) * BLOCK + tl.arange(0, BLOCK)
     scale = _of_row(scales, row, scale_row)
     base = stats + row * STATS
@@ -45,7 +45,7 @@ def token_gradient_kernel(
     to_kl = tl.where(p > 0.0, -p * (v + tl.load(values + row)), 0.0)
     to_logp = tl.where(columns == tl.load(tokens + row), 1.0, 0.0) - p
     found = scale * (tl.where(kl_slope == 0.0, 0.0, kl_slope * to_kl) + tl.where(logp_slope == 0.0, 0.0, logp_slope * to_logp))
-    tl.store(out + row.to(tl.int64) * out_row + columns, found.to(out.dtype.element_ty), mask=columns < VALID_X)
+    tl.store(out + row * out_row + columns, found.to(out.dtype.element_ty), mask=columns < VALID_X)
 
 
 class TokenTerms(torch.autograd.Function):  # type: ignore[misc]

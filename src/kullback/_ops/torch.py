@@ -5,6 +5,7 @@ from __future__ import annotations
 import importlib.util
 import os
 import sys
+from functools import cache
 from typing import Any
 
 import torch
@@ -300,11 +301,21 @@ _TRITON = importlib.util.find_spec("triton") is not None
 _INTERPRETED = os.environ.get("TRITON_INTERPRET") == "1"
 
 
+@cache
+def _has_their_instructions(device: Any) -> bool:
+    # NVIDIA's before 8.0 (Ampere) lack some; AMD's are numbered otherwise, and run Triton's own.
+    return torch.version.cuda is None or torch.cuda.get_device_capability(device) >= (8, 0)
+
+
 def has_row_kernels(*arrays: Any) -> bool:
     # After TensorFlow, importing Triton ends the process: each brings its own LLVM.
     loadable = _TRITON and ("triton" in sys.modules or "tensorflow" not in sys.modules)
     return loadable and all(
-        x is None or (can_look(x) and (x.is_cuda or _INTERPRETED) and x.dtype in _ROW_DTYPES and x.numel() > 0) for x in arrays
+        x is None
+        or (
+            can_look(x) and (_INTERPRETED or (x.is_cuda and _has_their_instructions(x.device))) and x.dtype in _ROW_DTYPES and x.numel() > 0
+        )
+        for x in arrays
     )
 
 

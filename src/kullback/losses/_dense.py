@@ -59,7 +59,8 @@ def why_not_fused(ops: Any, student: Array, teacher: Array, temperature: Any) ->
     if student.shape[:-1] != teacher.shape[:-1]:
         return f"student and teacher have different batches, {tuple(student.shape[:-1])} and {tuple(teacher.shape[:-1])}"
     if not ops.has_row_kernels(student, teacher):
-        return "it needs CUDA tensors of float16, bfloat16 or float32, with Triton installed, outside torch.compile and torch.func"
+        needed = "CUDA tensors of float16, bfloat16 or float32, on Ampere or later, with Triton installed"
+        return f"it needs {needed}, outside torch.compile and torch.func"
     return None
 
 
@@ -72,7 +73,8 @@ def fused(
     formula = formula_of(ops, kind, share, temperature)
     scale, weights = inverse(ops, temperature, x), weights_of_rows(ops, weights, x)
     weights_learn = weights is not None and not ops.is_constant(weights)
-    if reduction != "none" and ops.is_constant(x) != ops.is_constant(y) and not weights_learn:
+    one_learns = ops.is_constant(x) != ops.is_constant(y) and not weights_learn
+    if reduction != "none" and one_learns and rows_triton.FusedLoss.takes(y if ops.is_constant(x) else x):
         shares: Any = share_of_each(x.shape[:-1], reduction)
         if weights is not None:
             shares = row_weights(ops, x[..., 0], weights, reduction).reshape(-1).contiguous()

@@ -369,7 +369,7 @@ def _why_not_triton(ops: Any, tokens: _Tokens, group: Any) -> str | None:
         return reason
     teacher = tokens.rows.teacher if tokens.rows.indices is None else None
     if not ops.has_row_kernels(tokens.hidden, tokens.weight, tokens.bias, teacher, *tokens.shared):
-        return "it needs CUDA tensors of float16, bfloat16 or float32, with Triton installed"
+        return "it needs CUDA tensors of float16, bfloat16 or float32, on Ampere or later, with Triton installed"
     return None
 
 
