@@ -9,12 +9,11 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Iterator
-from itertools import pairwise
 from typing import Any, NamedTuple
 
 import numpy as np
 
-from .comparison_lanes import FAR, FAR_ABOVE, GOAL, LANES, LEAST, MID, NEAR, NEAR_BELOW, NUMBERS, Tile
+from .comparison_lanes import FAR, GOAL, LANES, LEAST, MID, NEAR, NEAR_BELOW, NUMBERS, Tile, far_above
 from .cpu import _Buffers, on_threads, thread_count
 from .cpu_tiles import _ONES, _UNIT, PIECE, _vecdot
 
@@ -22,7 +21,7 @@ Array = Any
 
 LOG_FORMS = ("logits", "log_probs")
 # Bytes of an array of a tile. Fewer would fit the caches better, but each tile costs some 30 µs, and threads wait for the GIL.
-_TILE = 1 << 20
+_TILE = 1 << 21
 # Elements of a tile in float64, of which there are more arrays.
 _WIDE = 1 << 16
 # Elements a thread takes at a time.
@@ -204,16 +203,19 @@ class _Call:
         """Rows start to stop, each through the lane that suits its neighbours."""
         count = stop - start
         task = _Sums(np.arange(start, stop), np.empty((NUMBERS, count)), np.empty(count), np.empty(count, np.int8))
-        # A lane that suits all rows so far is the next tile's; MID, which takes most of them, where none does, and for the first row.
-        lane, least, most = MID, np.inf, 0.0
-        edges = [0, *range(1, count, self.height), count]
-        for low, high in pairwise(edges):
+        # The first row tells which lane suits its neighbours, and counts if it is FAR; from then on all rows so far do. MID, which takes
+        # most of them, where none suits all.
+        lane, low, high, least, most, share = FAR, 0, 1, np.inf, 0.0, 0.0
+        while low < count:
             rows, here = slice(start + low, start + high), slice(low, high)
             self.find_tops(rows)
-            task.estimates[here] = found = self.sums(lane, rows, tile, task.numbers[:, here])
+            numbers = task.numbers[:, here]
+            task.estimates[here] = found = self.sums(lane, rows, tile, numbers)
             task.tried[here] = lane
-            least, most = min(least, found.min()), max(most, found.max())
-            lane = FAR if least >= FAR_ABOVE else NEAR if most <= NEAR_BELOW else MID
+            least, most, share = min(least, found.min()), max(most, found.max()), max(share, (numbers[-1] / numbers[0]).max())
+            lane = FAR if least >= far_above(share) else NEAR if most <= NEAR_BELOW else MID
+            low = 0 if high == 1 and lane != FAR else high
+            high = min(count, low + self.height)
         return task
 
     def finish_all(self, tasks: list[_Sums], tile: Tile, buffer: _Buffers) -> None:

@@ -23,8 +23,8 @@ _STEEP = 20.0
 # A largest logit up to the first (and not below minus the second) need not be taken off before the exponential; up to the second, the
 # rounding of a factor log2(e) changes P and Q, alike, by less than 1e-6.
 _PLAIN, _SCALED = 40.0, 16.0
-# How many numbers of a row there is room for: up to 7 sums, and what else `finish` needs.
-NUMBERS = 12
+# How many numbers of a row there is room for: up to 7 sums, what else `finish` needs, and last of all P's largest sum of a piece.
+NUMBERS = 13
 # Squares below this may have lost digits to underflow of float32, where weights are as small as e^-16.
 _SMALLEST = 1e-22
 
@@ -73,6 +73,7 @@ class Tile:
     def _use(self, made: Array, parts: Array, columns: int) -> None:
         self.made, self.parts, self.columns = made, parts, columns
         self.E, self.V, self.F, self.H = made
+        self.VF = made[1:3]
         self.e, self.v, self.f, self.h = made.reshape(4, made.shape[1], -1)[:, :, :columns]
         self.padded = made[0, 0].size > columns
         self.one = _ONES[made.dtype][: made.shape[3]]
@@ -95,6 +96,7 @@ class Tile:
 
     def sums(self, count: int, out: Array) -> None:
         np.add.reduce(self.parts[:count], 2, np.float64, out[:count])
+        np.maximum.reduce(self.parts[0], 1, out=out[NUMBERS - 1])
 
     def pieces(self, x: Array, body: Array, pieces: Array) -> Array:
         """x as pieces: itself, or a padded copy in `body`."""
@@ -153,12 +155,14 @@ def _ratio_and_log(x: Array, y: Array, p: Array, t: Tile, out: Array, unit: floa
     return weighted / z
 
 
-# --- KL above 0.2 or so: sums as the definitions have them ------------------------------------------------------------------------------
-# d = log(f/e) of weights e, f with sums z, z k:
+# --- KL above 0.03, or 0.15 where few pieces have all the weight: sums as the definitions have them ---------------------------------------
+# d = log(f/e) of weights e, f with sums z, z k;  w = log(f/e + k):
 #   KL(P||Q) = log k - E_P[d],   KL(Q||P) = E_Q[d] - log k,
-#   JS = log 2 + (E_Q[d] + log k - (E_P + E_Q)[log(f/e + k)])/2,   which an error in that k leaves alone: its derivative to k is 0.
-# The errors are some u, and u times the logarithms' means.
-# sums: z, e d, f, f d, e w, f w, logarithms in _LOG_UNIT;  then k, highest d, lowest weight, base
+#   JS = log 2 + (E_Q[d] + log k - (E_P + E_Q)[w])/2,   which an error in that k leaves alone: its derivative to k is 0.
+# The errors are u times the logarithms' means, and some u of the sums, of f/e and of w, which are those of the pieces, by chance of either
+# sign: no piece having more than a share h of the weight, some u sqrt(h).
+# From logits f is not needed: with m = e (f/e + k) = f + k e,  sum m d = sum f d + k sum e d  and  (E_P + E_Q)[w] = 2 E_M[w].
+# sums: z, e d, z k, f d, (E_P + E_Q)[w], logarithms in _LOG_UNIT;  then k, highest d, lowest weight, base
 
 
 def _far_logs(x: Array, y: Array, top: Array, t: Tile, out: Array) -> Array:
@@ -166,40 +170,47 @@ def _far_logs(x: Array, y: Array, top: Array, t: Tile, out: Array) -> Array:
     if _LOG_UNIT != 1.0:
         np.multiply(t.v, 1.0 / _LOG_UNIT, out=t.v)
         t.parts[1] /= _LOG_UNIT
-    out[7] = np.maximum.reduce(t.v, 1)
+    out[7], out[8] = np.maximum.reduce(t.v, 1), np.inf
     _power(t.v, out=t.f)
-    np.multiply(t.e, t.f, out=t.h)
-    out[8] = np.inf
-    return _far_rest(t, t.E, t.H, out) - mean
+    t.dot(2, t.E, t.F)
+    k = _add_ratio(t, out)
+    np.multiply(t.e, t.f, out=t.e)
+    _log(t.f, out=t.f)
+    _vecdot(t.E, t.VF, out=t.parts[3:5])
+    t.sums(5, out)
+    out[3] -= k * out[1]
+    out[4] *= 2.0 / (out[2] + k * out[0])
+    return np.log(k) - mean
 
 
 def _far_probs(x: Array, y: Array, t: Tile, out: Array) -> Array:
     p, q = t.pieces(x, t.e, t.E), t.pieces(y, t.h, t.H)
     mean = _ratio_and_log(x, y, p, t, out, 1.0)
-    out[7], out[9] = 0.0, 0.0
-    return _far_rest(t, p, q, out) - _LOG_UNIT * mean
-
-
-def _far_rest(t: Tile, p: Array, q: Array, out: Array) -> Array:
     t.dot(2, q)
-    t.dot(3, q, t.V)
-    (z,), (zq,) = t.rough(0, 1), t.rough(2, 3)
-    k = zq / z
-    np.add(t.f, k[:, None], out=t.f)
+    k = _add_ratio(t, out)
     _log(t.f, out=t.f)
-    t.dot(4, p, t.F)
-    t.dot(5, q, t.F)
+    _vecdot(q, t.VF, out=t.parts[3:5])
+    t.dot(5, p, t.F)
     t.sums(6, out)
-    out[6] = k
-    return np.log(k)
+    out[4] = out[4] / out[2] + out[5] / out[0]
+    out[7], out[9] = 0.0, 0.0
+    return np.log(k) - _LOG_UNIT * mean
+
+
+def _add_ratio(t: Tile, out: Array) -> Array:
+    """k, the ratio of sums 2 and 0, added to t.f."""
+    z, _, zq = t.rough(0, 3)
+    out[6] = k = zq / z
+    np.add(t.f, k[:, None], out=t.f)
+    return k
 
 
 def _far_finish(raw: Array, u: float) -> Figures:
-    z, weighted, zq, cross, mixed_p, mixed_q, k, highest, lowest, base, *_ = raw
+    z, weighted, zq, cross, mixed, _, k, highest, lowest, base, *_, largest = raw
     gain, mean, mean_q = np.log(zq / z), _LOG_UNIT * weighted / z, _LOG_UNIT * cross / zq
     kl_pq, kl_qp = gain - mean, mean_q - gain
-    js = np.log(2.0) + 0.5 * (mean_q + np.log(k) - _LOG_UNIT * (mixed_p / z + mixed_q / zq))
-    fine = _least(kl_pq, kl_qp, js) >= 4.0 * u / GOAL * (1.0 + kl_pq + kl_qp + np.abs(gain))
+    js = np.log(2.0) + 0.5 * (mean_q + np.log(k) - _LOG_UNIT * mixed)
+    fine = _least(kl_pq, kl_qp, js) >= 4.0 * u / GOAL * (np.sqrt(largest / z) + kl_pq + kl_qp + np.abs(gain))
     fine &= (_LOG_UNIT * highest - gain <= _STEEP) & (lowest >= _tiny(u))
     return Figures(kl_pq, kl_qp, js, base + np.log(z), gain, fine)
 
@@ -260,7 +271,7 @@ def _mid_rest(t: Tile, e: Array, p: Array, mean: Any, out: Array) -> Array:
 
 
 def _mid_finish(raw: Array, u: float) -> Figures:
-    z, weighted, s, t, bent, mixed, k, highest, lowest, base, c, _ = raw
+    z, weighted, s, t, bent, mixed, k, highest, lowest, base, c, *_ = raw
     m, s, t, bent, mixed = weighted / z - c, s / z, t / z, bent / z, mixed / z
     mean = s + m
     gain, l = np.log1p(mean), -0.5 * mean / (1.0 + mean)
@@ -301,7 +312,7 @@ def _near_probs(x: Array, y: Array, t: Tile, out: Array) -> Array:
         np.copyto(t.v, 0.0, where=(x == 0.0) & (y == 0.0))
         t.dot(1, p, t.V)
     out[9] = np.minimum.reduce(x, 1)
-    out[10:] = 0.0
+    out[10:12] = 0.0
     return _near_rest(t, x, out)
 
 
@@ -320,7 +331,7 @@ def _near_rest(t: Tile, e: Array, out: Array) -> Array:
 
 
 def _near_finish(raw: Array, u: float) -> Figures:
-    z, weighted, *powers, highest, deepest, lowest, base, c = raw
+    z, weighted, *powers, highest, deepest, lowest, base, c, _ = raw
     m1 = weighted / z - c
     m2, m3, m4, m5, m6 = (power / z for power in powers)
     rest = m2 / 2.0 + m3 / 6.0 + m4 / 24.0 + m5 / 120.0 + m6 / 720.0
@@ -350,5 +361,10 @@ LANES = (
     Lane(_far_logs, _far_probs, _far_finish),
 )
 NEAR, MID, FAR = range(3)
-# Rows below the first are for NEAR, above the second for FAR, as far as estimates tell.
-NEAR_BELOW, FAR_ABOVE = 0.005, 0.15
+# Rows below this are for NEAR, as far as estimates tell.
+NEAR_BELOW = 0.005
+
+
+def far_above(share: float) -> float:
+    """Rows above this are for FAR, if no piece has more than that share of P: the KL at which JS, about a quarter, passes its bound."""
+    return max(0.02, 0.15 * float(np.sqrt(share)))
