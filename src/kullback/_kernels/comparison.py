@@ -13,7 +13,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from .comparison_lanes import FAR, GOAL, LANES, LEAST, MID, NEAR, NEAR_BELOW, NUMBERS, Tile, far_above
+from .comparison_lanes import FAR, GOAL, LANES, LEAST, MID, NEAR, NEAR_BELOW, NUMBERS, Tile, suiting
 from .cpu import _Buffers, on_threads, thread_count
 from .cpu_tiles import _ONES, _UNIT, PIECE, _vecdot
 
@@ -26,8 +26,12 @@ _TILE = 1 << 21
 _WIDE = 1 << 16
 # Elements a thread takes at a time.
 _TASK = 1 << 21
+# Elements of a block that a thread takes from a stream.
+_BLOCK = 1 << 22
 # Up to so many elements float64 takes no time that anyone would notice, and gives the same digits on every machine.
 _SMALL = 1 << 16
+# Rows by which the lane of the first tile is chosen.
+_TRIED = 4
 # Rows whose sums are kept until their figures are worked out.
 _FINISH = 1024
 _DOUBLE = 2.0**-53
@@ -145,10 +149,17 @@ def _task_rows(columns: int) -> int:
     return max(height, _TASK // columns // height * height)
 
 
-def block_rows(columns: int) -> int:
+def block_rows(columns: int, left: int) -> int:
     """How many rows to hand over at a time: two tasks a thread, and four at least, for what a block costs whatever its size. Whole tasks,
     so that figures do not depend on the number of threads."""
-    return _task_rows(columns) * max(4, 2 * thread_count())
+    return min(left, _task_rows(columns) * max(4, 2 * thread_count()))
+
+
+def stream_rows(columns: int, left: int) -> int:
+    """The same where threads take blocks for themselves: one, of those left. Fewer towards the end, that no thread waits long for another."""
+    height = _height(columns)
+    whole = max(height, _BLOCK // columns // height * height)
+    return max(min(whole, 2 * height), min(whole, left // 4 // height * height))
 
 
 def _tile(*key: Any) -> Tile:
@@ -170,7 +181,9 @@ class _Sums(NamedTuple):
 class _Call:
     """One call: what all threads share, each writing its own rows of `found`."""
 
-    def __init__(self, x: Array, y: Array, forms: tuple[str, str], tolerances: tuple[float, float], chosen: Array | None) -> None:
+    def __init__(
+        self, x: Array, y: Array, forms: tuple[str, str], tolerances: tuple[float, float], chosen: Array | None, lane: int | None
+    ) -> None:
         self.x, self.y, self.forms, self.tolerances, self.chosen = x, y, forms, tolerances, chosen
         self.count, self.columns = x.shape
         reals, places = np.empty((5, self.count)), np.empty((2, self.count), np.intp)
@@ -178,6 +191,19 @@ class _Call:
         self.logs = forms[0] in LOG_FORMS
         self.unit = _UNIT.get(x.dtype, 0.0) if x.dtype == y.dtype and self.logs == (forms[1] in LOG_FORMS) else 0.0
         self.height = max(1, _height(self.columns) * 4 // x.dtype.itemsize)
+        self.lane = MID if lane is None else lane
+
+    def suiting_lane(self) -> int:
+        """The lane to begin with, from a few rows here and there."""
+        if not self.unit:
+            return MID
+        step = -(-self.count // _TRIED)
+        few = _Call(self.x[::step].copy(), self.y[::step].copy(), self.forms, self.tolerances, None, None)
+        tile, numbers, rows = Tile(few.count, few.columns, few.x.dtype), np.empty((NUMBERS, few.count)), slice(0, few.count)
+        with np.errstate(all="ignore"):
+            few.find_tops(rows)
+            found = few.sums(FAR, rows, tile, numbers)
+            return suiting(found.min(), found.max(), (numbers[-1] / numbers[0]).max())
 
     def work(self, queue: Iterator[tuple[int, int]]) -> None:
         buffer = _Buffers()
@@ -203,31 +229,33 @@ class _Call:
         """Rows start to stop, each through the lane that suits its neighbours."""
         count = stop - start
         task = _Sums(np.arange(start, stop), np.empty((NUMBERS, count)), np.empty(count), np.empty(count, np.int8))
-        # The first row tells which lane suits its neighbours, and counts if it is FAR; from then on all rows so far do. MID, which takes
-        # most of them, where none suits all.
-        lane, low, high, least, most, share = FAR, 0, 1, np.inf, 0.0, 0.0
-        while low < count:
-            rows, here = slice(start + low, start + high), slice(low, high)
-            self.find_tops(rows)
-            numbers = task.numbers[:, here]
-            task.estimates[here] = found = self.sums(lane, rows, tile, numbers)
-            task.tried[here] = lane
-            least, most, share = min(least, found.min()), max(most, found.max()), max(share, (numbers[-1] / numbers[0]).max())
-            lane = FAR if least >= far_above(share) else NEAR if most <= NEAR_BELOW else MID
-            low = 0 if high == 1 and lane != FAR else high
+        lane, least, most, share = self.lane, np.inf, 0.0, 0.0
+        for low in range(0, count, self.height):
             high = min(count, low + self.height)
+            numbers, rows = task.numbers[:, low:high], slice(start + low, start + high)
+            self.find_tops(rows)
+            task.estimates[low:high] = found = self.sums(lane, rows, tile, numbers)
+            task.tried[low:high] = lane
+            # The next tile's lane is one that suits all rows so far; MID, which takes most of them, where none does.
+            least, most, share = min(least, found.min()), max(most, found.max()), max(share, (numbers[-1] / numbers[0]).max())
+            lane = suiting(least, most, share)
         return task
 
     def finish_all(self, tasks: list[_Sums], tile: Tile, buffer: _Buffers) -> None:
-        """From sums to figures, for many rows at once: some 200 operations that cost the same for one row. The others once more."""
-        rows, numbers, estimates, tried = (np.concatenate(parts, -1) for parts in zip(*tasks))
-        for lane in (NEAR, MID, FAR):
-            mine = np.flatnonzero(tried == lane)
-            if mine.size:
+        """From sums to figures, for many rows at once: some 50 operations that cost the same for one row. The others once more."""
+        rows, numbers, estimates, tried = tasks[0] if len(tasks) == 1 else (np.concatenate(parts, -1) for parts in zip(*tasks))
+        for lane in np.unique(tried):
+            mine = tried == lane
+            if mine.all():
+                self.finish(lane, rows, numbers)
+            else:
                 self.finish(lane, rows[mine], numbers[:, mine])
+        left = ~self.found.decided[rows]
+        if not left.any():
+            return
         close, ordinary = estimates < NEAR_BELOW, (estimates >= LEAST[self.unit]) & (estimates < np.inf)
         for lane, others in ((NEAR, (tried == MID) & close), (MID, (tried != MID) & ordinary)):
-            again = rows[others & ~self.found.decided[rows]]
+            again = rows[left & others]
             for low in range(0, len(again), self.height):
                 part = again[low : low + self.height]
                 room = np.empty((NUMBERS, len(part)))
@@ -269,11 +297,21 @@ class _Call:
                 out[part] = value
 
 
-def compare_rows(x: Array, y: Array, forms: tuple[str, str], tolerances: tuple[float, float], chosen: Array | None = None) -> Rows:
-    """Of two (rows, categories) arrays of float32 or float64. `chosen`: a category a row, the likeliest of x by default."""
+def compare_rows(
+    x: Array, y: Array, forms: tuple[str, str], tolerances: tuple[float, float], chosen: Array | None = None, lane: int | None = None
+) -> Rows:
+    """Of two (rows, categories) arrays of float32 or float64. `chosen`: a category a row, the likeliest of x by default. `lane`: what
+    `first_lane` has found for rows like these, if it was asked."""
     if x.size <= _SMALL:
         x, y = x.astype(np.float64), y.astype(np.float64)
-    call = _Call(x, y, forms, tolerances, chosen)
+    call = _Call(x, y, forms, tolerances, chosen, lane)
+    if lane is None:
+        call.lane = call.suiting_lane()
     step = _task_rows(call.columns)
     on_threads(call.work, [(low, min(call.count, low + step)) for low in range(0, call.count, step)], x.size)
     return call.found
+
+
+def first_lane(x: Array, y: Array, forms: tuple[str, str]) -> int:
+    """The lane that is likely to suit rows such as these, for `compare_rows` of more of them: it costs as much as some rows."""
+    return _Call(x, y, forms, (np.inf, np.inf), None, None).suiting_lane()

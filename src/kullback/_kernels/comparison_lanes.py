@@ -365,6 +365,7 @@ NEAR, MID, FAR = range(3)
 NEAR_BELOW = 0.005
 
 
-def far_above(share: float) -> float:
-    """Rows above this are for FAR, if no piece has more than that share of P: the KL at which JS, about a quarter, passes its bound."""
-    return max(0.02, 0.15 * float(np.sqrt(share)))
+def suiting(least: float, most: float, share: float) -> int:
+    """The lane for rows with estimates of KL from least to most, no piece having more than that share of P. MID if none suits all."""
+    # JS, about a quarter of KL, must pass its bound in FAR.
+    return FAR if least >= max(0.02, 0.15 * share**0.5) else NEAR if most <= NEAR_BELOW else MID
