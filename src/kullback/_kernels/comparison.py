@@ -191,6 +191,7 @@ class _Call:
         self.logs = forms[0] in LOG_FORMS
         self.unit = _UNIT.get(x.dtype, 0.0) if x.dtype == y.dtype and self.logs == (forms[1] in LOG_FORMS) else 0.0
         self.height = max(1, _height(self.columns) * 4 // x.dtype.itemsize)
+        self.strided = not all(side.flags.c_contiguous and side.flags.aligned for side in (x, y))
         self.lane = MID if lane is None else lane
 
     def suiting_lane(self) -> int:
@@ -223,13 +224,14 @@ class _Call:
                 self.finish_all(begun, tile, buffer)
 
     def find_tops(self, rows: slice) -> None:
-        self.found.top_p[rows], self.found.top_q[rows] = self.x[rows].argmax(1), self.y[rows].argmax(1)
+        self.x[rows].argmax(1, self.found.top_p[rows])
+        self.y[rows].argmax(1, self.found.top_q[rows])
 
     def first(self, start: int, stop: int, tile: Tile) -> _Sums:
         """Rows start to stop, each through the lane that suits its neighbours."""
         count = stop - start
         task = _Sums(np.arange(start, stop), np.empty((NUMBERS, count)), np.empty(count), np.empty(count, np.int8))
-        lane, least, most, share = self.lane, np.inf, 0.0, 0.0
+        lane, least, most, share = self.lane, np.inf, 0.0, 1.0
         for low in range(0, count, self.height):
             high = min(count, low + self.height)
             numbers, rows = task.numbers[:, low:high], slice(start + low, start + high)
@@ -237,7 +239,9 @@ class _Call:
             task.estimates[low:high] = found = self.sums(lane, rows, tile, numbers)
             task.tried[low:high] = lane
             # The next tile's lane is one that suits all rows so far; MID, which takes most of them, where none does.
-            least, most, share = min(least, found.min()), max(most, found.max()), max(share, (numbers[-1] / numbers[0]).max())
+            least, most = min(least, np.minimum.reduce(found)), max(most, np.maximum.reduce(found))
+            if low == 0:
+                share = np.maximum.reduce(numbers[-1] / numbers[0])
             lane = suiting(least, most, share)
         return task
 
@@ -264,10 +268,13 @@ class _Call:
         self.in_float64(rows[~self.found.decided[rows]], buffer)
 
     def sums(self, lane: int, rows: Any, tile: Tile, out: Array) -> Array:
-        a, b = (side if side.flags.c_contiguous and side.flags.aligned else side.copy() for side in (self.x[rows], self.y[rows]))
-        tile = tile.first(len(a))
+        a, b = self.x[rows], self.y[rows]
+        if self.strided:
+            a, b = a.copy(), b.copy()
+        if len(a) != len(tile.index):
+            tile = tile.first(len(a))
         if self.logs:
-            return LANES[lane].logs(a, b, a[np.arange(len(a)), self.found.top_p[rows]], tile, out)
+            return LANES[lane].logs(a, b, a[tile.index, self.found.top_p[rows]], tile, out)
         return LANES[lane].probs(a, b, tile, out)
 
     def finish(self, lane: int, rows: Array, raw: Array) -> None:
