@@ -9,7 +9,7 @@ import pytest
 from dumps import softmax, truth
 from kullback._kernels import comparison, comparison_lanes
 from kullback._kernels.comparison import compare_rows
-from kullback._kernels.comparison_lanes import FAR, GOAL, LANES, MID, NEAR, NUMBERS, Tile
+from kullback._kernels.comparison_lanes import FAR, GOAL, LANES, MID, NEAR, NUMBERS, Tile, sums_of
 
 UNIT = {np.float32: 2.0**-24, np.float64: 2.0**-53}
 ROWS = 48
@@ -41,11 +41,13 @@ def pairs(rng, form, dtype, categories, spread, shift):
 
 def taken(lane, form, x, y):
     tile, numbers = Tile(len(x), x.shape[1], x.dtype), np.full((NUMBERS, len(x)), np.nan)
+    tile.parts = tile.room(len(x))
     with np.errstate(all="ignore"):
         if form == "logits":
             LANES[lane].logs(x, y, x.max(1), tile, numbers)
         else:
             LANES[lane].probs(x, y, tile, numbers)
+        sums_of(tile.parts, numbers)
         return LANES[lane].finish(numbers, UNIT[x.dtype.type])
 
 

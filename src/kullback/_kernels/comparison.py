@@ -13,7 +13,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from .comparison_lanes import FAR, GOAL, LANES, LEAST, MID, NEAR, NEAR_BELOW, NUMBERS, Tile, suiting
+from .comparison_lanes import FAR, GOAL, LANES, LEAST, MID, NEAR, NEAR_BELOW, NUMBERS, Tile, suiting, sums_of
 from .cpu import _Buffers, on_threads, thread_count
 from .cpu_tiles import _ONES, _UNIT, PIECE, _vecdot
 
@@ -203,7 +203,9 @@ class _Call:
         tile, numbers, rows = Tile(few.count, few.columns, few.x.dtype), np.empty((NUMBERS, few.count)), slice(0, few.count)
         with np.errstate(all="ignore"):
             few.find_tops(rows)
-            found = few.sums(FAR, rows, tile, numbers)
+            parts = tile.room(few.count)
+            found = few.sums(FAR, rows, tile, parts, numbers)
+            sums_of(parts, numbers)
             return suiting(found.min(), found.max(), (numbers[-1] / numbers[0]).max())
 
     def work(self, queue: Iterator[tuple[int, int]]) -> None:
@@ -231,18 +233,21 @@ class _Call:
         """Rows start to stop, each through the lane that suits its neighbours."""
         count = stop - start
         task = _Sums(np.arange(start, stop), np.empty((NUMBERS, count)), np.empty(count), np.empty(count, np.int8))
-        lane, least, most, share = self.lane, np.inf, 0.0, 1.0
+        parts = tile.room(count)
+        lane, least, most = self.lane, np.inf, 0.0
         for low in range(0, count, self.height):
             high = min(count, low + self.height)
-            numbers, rows = task.numbers[:, low:high], slice(start + low, start + high)
+            rows = slice(start + low, start + high)
             self.find_tops(rows)
-            task.estimates[low:high] = found = self.sums(lane, rows, tile, numbers)
+            found = self.sums(lane, rows, tile, parts[:, low:high], task.numbers[:, low:high])
+            task.estimates[low:high] = found
             task.tried[low:high] = lane
             # The next tile's lane is one that suits all rows so far; MID, which takes most of them, where none does.
             least, most = min(least, np.minimum.reduce(found)), max(most, np.maximum.reduce(found))
             if low == 0:
-                share = np.maximum.reduce(numbers[-1] / numbers[0])
+                share = np.maximum.reduce(np.maximum.reduce(parts[0, low:high], 1) / np.add.reduce(parts[0, low:high], 1))
             lane = suiting(least, most, share)
+        sums_of(parts, task.numbers)
         return task
 
     def finish_all(self, tasks: list[_Sums], tile: Tile, buffer: _Buffers) -> None:
@@ -262,17 +267,19 @@ class _Call:
             again = rows[left & others]
             for low in range(0, len(again), self.height):
                 part = again[low : low + self.height]
-                room = np.empty((NUMBERS, len(part)))
-                self.sums(lane, part, tile, room)
-                self.finish(lane, part, room)
+                numbers, parts = np.empty((NUMBERS, len(part))), tile.room(len(part))
+                self.sums(lane, part, tile, parts, numbers)
+                sums_of(parts, numbers)
+                self.finish(lane, part, numbers)
         self.in_float64(rows[~self.found.decided[rows]], buffer)
 
-    def sums(self, lane: int, rows: Any, tile: Tile, out: Array) -> Array:
+    def sums(self, lane: int, rows: Any, tile: Tile, parts: Array, out: Array) -> Array:
         a, b = self.x[rows], self.y[rows]
         if self.strided:
             a, b = a.copy(), b.copy()
         if len(a) != len(tile.index):
             tile = tile.first(len(a))
+        tile.parts = parts
         if self.logs:
             return LANES[lane].logs(a, b, a[tile.index, self.found.top_p[rows]], tile, out)
         return LANES[lane].probs(a, b, tile, out)

@@ -23,8 +23,8 @@ _STEEP = 20.0
 # A largest logit up to the first (and not below minus the second) need not be taken off before the exponential; up to the second, the
 # rounding of a factor log2(e) changes P and Q, alike, by less than 1e-6.
 _PLAIN, _SCALED = 40.0, 16.0
-# How many numbers of a row there is room for: up to 7 sums, what else `finish` needs, and last of all P's largest sum of a piece.
-NUMBERS = 13
+# How many sums of a row there is room for, and numbers in all: these, what else `finish` needs, and last P's largest sum of a piece.
+SUMS, NUMBERS = 7, 13
 # Squares below this may have lost digits to underflow of float32, where weights are as small as e^-16.
 _SMALLEST = 1e-22
 
@@ -43,6 +43,12 @@ def _fast(name: str) -> bool:
 _log, _power, _LOG_UNIT = (np.log2, np.exp2, float(np.log(2.0))) if _fast("log2") and _fast("exp2") else (np.log, np.exp, 1.0)
 
 
+def sums_of(parts: Array, out: Array) -> None:
+    """From sums of pieces (SUMS, n, count) those of rows, and P's largest of a piece, in out (NUMBERS, n)."""
+    np.add.reduce(parts, 2, np.float64, out[:SUMS])
+    np.maximum.reduce(parts[0], 1, out=out[NUMBERS - 1])
+
+
 class Figures(NamedTuple):
     """One entry a row. The sum of the weights is e^(base) z for P, and e^(ratio) times that for Q."""
 
@@ -55,7 +61,8 @@ class Figures(NamedTuple):
 
 
 class Lane(NamedTuple):
-    """logs(x, y, top, tile, out) and probs(x, y, tile, out) fill out (NUMBERS, n), and return estimates of KL(P||Q)."""
+    """logs(x, y, top, tile, out) and probs(x, y, tile, out) fill tile.parts, and out (NUMBERS, n) after the first SUMS, which `sums_of`
+    takes from there. They return estimates of KL(P||Q)."""
 
     logs: Callable[..., Array]
     probs: Callable[..., Array]
@@ -72,15 +79,17 @@ def _aligned(shape: tuple[int, ...], dtype: Any) -> Array:
 
 
 class Tile:
-    """Arrays for n rows, padded with zeros to whole pieces: lower case as rows, upper case as pieces, for the sums."""
+    """Arrays for n rows, padded with zeros to whole pieces: lower case as rows, upper case as pieces, for the sums. These go to `parts`."""
+
+    parts: Array
 
     def __init__(self, n: int, columns: int, dtype: Any) -> None:
         count = -(-columns // PIECE)
         length = -(-columns // count)
-        self._use(_aligned((4, n, count, length), dtype), np.empty((7, n, count), dtype), columns)
+        self._use(_aligned((4, n, count, length), dtype), columns)
 
-    def _use(self, made: Array, parts: Array, columns: int) -> None:
-        self.made, self.parts, self.columns = made, parts, columns
+    def _use(self, made: Array, columns: int) -> None:
+        self.made, self.columns = made, columns
         self.E, self.V, self.F, self.H = made
         self.VF = made[1:3]
         self.index = np.arange(made.shape[1])
@@ -93,8 +102,12 @@ class Tile:
         if n == self.made.shape[1]:
             return self
         part = object.__new__(Tile)
-        part._use(self.made[:, :n], self.parts[:, :n], self.columns)
+        part._use(self.made[:, :n], self.columns)
         return part
+
+    def room(self, n: int) -> Array:
+        """For the sums of pieces of n rows."""
+        return np.empty((SUMS, n, self.made.shape[2]), self.made.dtype)
 
     def dot(self, k: int, weight: Array, other: Array | None = None) -> None:
         """The k-th sum, in pieces."""
@@ -103,10 +116,6 @@ class Tile:
     def rough(self, first: int, last: int) -> Array:
         """Sums first to last (exclusive) in the tile's dtype: good enough for constants that only need to be near."""
         return np.add.reduce(self.parts[first:last], 2)
-
-    def sums(self, count: int, out: Array) -> None:
-        np.add.reduce(self.parts[:count], 2, np.float64, out[:count])
-        np.maximum.reduce(self.parts[0], 1, out=out[NUMBERS - 1])
 
     def pieces(self, x: Array, body: Array, pieces: Array) -> Array:
         """x as pieces: itself, or a padded copy in `body`."""
@@ -177,7 +186,7 @@ def _ratio_and_log(x: Array, y: Array, p: Array, t: Tile, out: Array, unit: floa
 # The errors are u times the logarithms' means, and some u of the sums, of f/e and of w, which are those of the pieces, by chance of either
 # sign: no piece having more than a share h of the weight, some u sqrt(h).
 # From logits f is not needed: with m = e (f/e + k) = f + k e,  sum f d = sum m d - k sum e d  and  (E_P + E_Q)[w] = 2 E_M[w].
-# sums: z, e d, z k, f d or m d, f w or m w, e w, logarithms in _LOG_UNIT;  then k, highest d, lowest weight, base, whether it was m
+# sums: z, e d, z k, f d or m d, f w or m w, e w, -, logarithms in _LOG_UNIT;  then highest d, lowest weight, base, whether it was m, k
 # As few calls as may be: whatever holds the GIL makes other threads wait.
 
 
@@ -199,12 +208,11 @@ def _far_logs(x: Array, y: Array, top: Array, t: Tile, out: Array) -> Array:
         t.dot(2, t.E, t.F)
         z, weighted, zq = t.rough(0, 3)
     out[7], out[8], out[10] = np.maximum.reduce(t.v, 1), np.inf, 1.0
-    out[6] = k = zq / z
+    out[11] = k = zq / z
     np.add(t.f, k[:, None], out=t.f)
     np.multiply(t.e, t.f, out=t.e)
     _log(t.f, out=t.f)
     _vecdot(t.E, t.VF, out=t.parts[3:5])
-    t.sums(5, out)
     return np.log(k) - _LOG_UNIT * weighted / z
 
 
@@ -213,17 +221,16 @@ def _far_probs(x: Array, y: Array, t: Tile, out: Array) -> Array:
     t.dot(2, q)
     z, weighted, zq = _ratio_and_log(x, y, p, t, out, 1.0)
     out[7], out[9:11] = 0.0, 0.0
-    out[6] = k = zq / z
+    out[11] = k = zq / z
     np.add(t.f, k[:, None], out=t.f)
     _log(t.f, out=t.f)
     _vecdot(q, t.VF, out=t.parts[3:5])
     t.dot(5, p, t.F)
-    t.sums(6, out)
     return np.log(k) - _LOG_UNIT * weighted / z
 
 
 def _far_finish(raw: Array, u: float) -> Figures:
-    z, weighted, zq, cross, mixed, mixed_p, k, highest, lowest, base, by_m, _, largest = raw
+    z, weighted, zq, cross, mixed, mixed_p, _, highest, lowest, base, by_m, k, largest = raw
     cross = np.where(by_m, cross - k * weighted, cross)
     mixed = np.where(by_m, 2.0 * mixed / (zq + k * z), mixed / zq + mixed_p / z)
     gain, mean, mean_q = np.log(zq / z), _LOG_UNIT * weighted / z, _LOG_UNIT * cross / zq
@@ -249,7 +256,7 @@ def _tiny(u: float) -> float:
 # With M's weight e (1 + l)(1 + k g), k = 1/(2 + X), l = -X/(2 + 2X), and w = log1p(k g):
 #   KL(M||P) = log1p(l) + (1 + l)(E[w - k g] + k X + k E[g w]).
 # The terms of every sum have one sign and are of second order, so that an error of u in v costs u sqrt(2/KL).
-# sums: z, e d, e (g - v), e g v, e (w - k g), e g w;  then k, highest v, lowest weight, base, c
+# sums: z, e d, e (g - v), e g v, e (w - k g), e g w, -;  then highest v, lowest weight, base, c, k
 # Below this, a relative error of 2u sqrt(2/KL) would exceed half the goal.
 LEAST = {unit: 2.0 * (4.0 * unit / GOAL) ** 2 for unit in _UNIT.values()}
 
@@ -284,13 +291,12 @@ def _mid_rest(t: Tile, e: Array, p: Array, mean: Any, out: Array) -> Array:
     t.dot(5, t.H, t.V)
     np.subtract(t.v, t.f, out=t.v)
     t.dot(4, p, t.V)
-    t.sums(6, out)
-    out[6] = k
+    out[11] = k
     return estimate
 
 
 def _mid_finish(raw: Array, u: float) -> Figures:
-    z, weighted, s, t, bent, mixed, k, highest, lowest, base, c, *_ = raw
+    z, weighted, s, t, bent, mixed, _, highest, lowest, base, c, k, _ = raw
     m, s, t, bent, mixed = weighted / z - c, s / z, t / z, bent / z, mixed / z
     mean = s + m
     gain, l = np.log1p(mean), -0.5 * mean / (1.0 + mean)
@@ -345,8 +351,8 @@ def _near_rest(t: Tile, e: Array, out: Array) -> Array:
     t.dot(4, t.H)
     t.dot(5, t.H, t.V)
     t.dot(6, t.H, t.F)
-    t.sums(7, out)
-    return 0.5 * out[2] / out[0]
+    z, _, squares = t.rough(0, 3)
+    return 0.5 * squares / z
 
 
 def _near_finish(raw: Array, u: float) -> Figures:
