@@ -82,6 +82,7 @@ class Tile:
     """Arrays for n rows, padded with zeros to whole pieces: lower case as rows, upper case as pieces, for the sums. These go to `parts`."""
 
     parts: Array
+    rooms: Array | None = None
 
     def __init__(self, n: int, columns: int, dtype: Any) -> None:
         count = -(-columns // PIECE)
@@ -106,8 +107,10 @@ class Tile:
         return part
 
     def room(self, n: int) -> Array:
-        """For the sums of pieces of n rows."""
-        return np.empty((SUMS, n, self.made.shape[2]), self.made.dtype)
+        """For the sums of pieces of n rows: the same each time."""
+        if self.rooms is None or self.rooms.shape[1] < n:
+            self.rooms = np.empty((SUMS, n, self.made.shape[2]), self.made.dtype)
+        return self.rooms[:, :n]
 
     def dot(self, k: int, weight: Array, other: Array | None = None) -> None:
         """The k-th sum, in pieces."""
