@@ -39,9 +39,9 @@ def pairs(rng, form, dtype, categories, spread, shift):
     return x, y, *(side / side.sum(1, keepdims=True) for side in wide)
 
 
-def taken(lane, form, x, y):
+def taken(lane, form, x, y, normal=False):
     tile, numbers = Tile(len(x), x.shape[1], x.dtype), np.full((NUMBERS, len(x)), np.nan)
-    tile.parts = tile.room(len(x))
+    tile.parts, tile.normal = tile.room(len(x)), normal
     with np.errstate(all="ignore"):
         if form == "logits":
             LANES[lane].logs(x, y, x.max(1), tile, numbers)

@@ -30,6 +30,8 @@ _TASK = 1 << 21
 _BLOCK = 1 << 22
 # Up to so many elements float64 takes no time that anyone would notice, and gives the same digits on every machine.
 _SMALL = 1 << 16
+# One tile of so many is looked at to choose the lane of those that follow.
+_LOOKED_AT = 4
 # Rows by which the lane of the first tile is chosen.
 _TRIED = 4
 # Rows whose sums are kept until their figures are worked out.
@@ -170,11 +172,10 @@ def _tile(*key: Any) -> Tile:
 
 
 class _Sums(NamedTuple):
-    """Rows that have gone through a lane: what it made of each, its estimate of KL(P||Q), and which lane it was."""
+    """Rows that have gone through a lane: what it made of each, and which lane it was."""
 
     rows: Array
     numbers: Array
-    estimates: Array
     tried: Array
 
 
@@ -191,6 +192,7 @@ class _Call:
         self.logs = forms[0] in LOG_FORMS
         self.unit = _UNIT.get(x.dtype, 0.0) if x.dtype == y.dtype and self.logs == (forms[1] in LOG_FORMS) else 0.0
         self.height = max(1, _height(self.columns) * 4 // x.dtype.itemsize)
+        self.normal = forms == ("probs", "probs")
         self.strided = not all(side.flags.c_contiguous and side.flags.aligned for side in (x, y))
         self.lane = MID if lane is None else lane
 
@@ -204,8 +206,9 @@ class _Call:
         with np.errstate(all="ignore"):
             few.find_tops(rows)
             parts = tile.room(few.count)
-            found = few.sums(FAR, rows, tile, parts, numbers)
+            few.sums(FAR, rows, tile, parts, numbers)
             sums_of(parts, numbers)
+            found = LANES[FAR].estimate(numbers)
             return suiting(found.min(), found.max(), (numbers[-1] / numbers[0]).max())
 
     def work(self, queue: Iterator[tuple[int, int]]) -> None:
@@ -230,29 +233,32 @@ class _Call:
         self.y[rows].argmax(1, self.found.top_q[rows])
 
     def first(self, start: int, stop: int, tile: Tile) -> _Sums:
-        """Rows start to stop, each through the lane that suits its neighbours."""
+        """Rows start to stop, each through the lane that suits its neighbours, as far as they have been looked at."""
         count = stop - start
-        task = _Sums(np.arange(start, stop), np.empty((NUMBERS, count)), np.empty(count), np.empty(count, np.int8))
+        task = _Sums(np.arange(start, stop), np.empty((NUMBERS, count)), np.empty(count, np.int8))
         parts = tile.room(count)
-        lane, least, most = self.lane, np.inf, 0.0
-        for low in range(0, count, self.height):
-            high = min(count, low + self.height)
-            rows = slice(start + low, start + high)
+        lane, least, most, share = self.lane, np.inf, 0.0, 1.0
+        for number, low in enumerate(range(0, count, self.height)):
+            here = slice(low, min(count, low + self.height))
+            rows = slice(start + here.start, start + here.stop)
             self.find_tops(rows)
-            found = self.sums(lane, rows, tile, parts[:, low:high], task.numbers[:, low:high])
-            task.estimates[low:high] = found
-            task.tried[low:high] = lane
-            # The next tile's lane is one that suits all rows so far; MID, which takes most of them, where none does.
-            least, most = min(least, np.minimum.reduce(found)), max(most, np.maximum.reduce(found))
-            if low == 0:
-                share = np.maximum.reduce(np.maximum.reduce(parts[0, low:high], 1) / np.add.reduce(parts[0, low:high], 1))
-            lane = suiting(least, most, share)
+            self.sums(lane, rows, tile, parts[:, here], task.numbers[:, here])
+            task.tried[here] = lane
+            if number % _LOOKED_AT == 0:
+                # The next lane is one that suits all rows looked at so far; MID, which takes most of them, where none does.
+                numbers = task.numbers[:, here]
+                sums_of(parts[:, here], numbers)
+                found = LANES[lane].estimate(numbers)
+                least, most = min(least, found.min()), max(most, found.max())
+                if number == 0:
+                    share = (numbers[-1] / numbers[0]).max()
+                lane = suiting(least, most, share)
         sums_of(parts, task.numbers)
         return task
 
     def finish_all(self, tasks: list[_Sums], tile: Tile, buffer: _Buffers) -> None:
         """From sums to figures, for many rows at once: some 50 operations that cost the same for one row. The others once more."""
-        rows, numbers, estimates, tried = tasks[0] if len(tasks) == 1 else (np.concatenate(parts, -1) for parts in zip(*tasks))
+        rows, numbers, tried = tasks[0] if len(tasks) == 1 else (np.concatenate(parts, -1) for parts in zip(*tasks))
         for lane in (NEAR, MID, FAR):
             mine = tried == lane
             if mine.all():
@@ -262,6 +268,10 @@ class _Call:
         left = ~self.found.decided[rows]
         if not left.any():
             return
+        estimates = np.empty(len(rows))
+        for lane in (NEAR, MID, FAR):
+            mine = tried == lane
+            estimates[mine] = LANES[lane].estimate(numbers[:, mine])
         close, ordinary = estimates < NEAR_BELOW, (estimates >= LEAST[self.unit]) & (estimates < np.inf)
         for lane, others in ((NEAR, (tried == MID) & close), (MID, (tried != MID) & ordinary)):
             again = rows[left & others]
@@ -273,7 +283,7 @@ class _Call:
                 self.finish(lane, part, numbers)
         self.in_float64(rows[~self.found.decided[rows]], buffer)
 
-    def sums(self, lane: int, rows: Any, tile: Tile, parts: Array, out: Array) -> Array:
+    def sums(self, lane: int, rows: Any, tile: Tile, parts: Array, out: Array) -> None:
         a, b = self.x[rows], self.y[rows]
         if self.strided:
             a, b = a.copy(), b.copy()
@@ -281,8 +291,10 @@ class _Call:
             tile = tile.first(len(a))
         tile.parts = parts
         if self.logs:
-            return LANES[lane].logs(a, b, a[tile.index, self.found.top_p[rows]], tile, out)
-        return LANES[lane].probs(a, b, tile, out)
+            LANES[lane].logs(a, b, a[tile.index, self.found.top_p[rows]], tile, out)
+        else:
+            tile.normal = self.normal
+            LANES[lane].probs(a, b, tile, out)
 
     def finish(self, lane: int, rows: Array, raw: Array) -> None:
         kl_pq, kl_qp, js, log_sum, log_ratio, fine = LANES[lane].finish(raw, self.unit)

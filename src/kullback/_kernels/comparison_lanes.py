@@ -62,10 +62,11 @@ class Figures(NamedTuple):
 
 class Lane(NamedTuple):
     """logs(x, y, top, tile, out) and probs(x, y, tile, out) fill tile.parts, and out (NUMBERS, n) after the first SUMS, which `sums_of`
-    takes from there. They return estimates of KL(P||Q)."""
+    takes from there. estimate(out) is KL(P||Q), roughly."""
 
-    logs: Callable[..., Array]
-    probs: Callable[..., Array]
+    logs: Callable[..., None]
+    probs: Callable[..., None]
+    estimate: Callable[[Array], Array]
     finish: Callable[[Array, float], Figures]
 
 
@@ -79,10 +80,13 @@ def _aligned(shape: tuple[int, ...], dtype: Any) -> Array:
 
 
 class Tile:
-    """Arrays for n rows, padded with zeros to whole pieces: lower case as rows, upper case as pieces, for the sums. These go to `parts`."""
+    """Arrays for n rows, padded with zeros to whole pieces: lower case as rows, upper case as pieces, for the sums. These go to `parts`.
+
+    `normal`: do probabilities sum to 1, or nearly?"""
 
     parts: Array
     rooms: Array | None = None
+    normal = False
 
     def __init__(self, n: int, columns: int, dtype: Any) -> None:
         count = -(-columns // PIECE)
@@ -103,6 +107,7 @@ class Tile:
         if n == self.made.shape[1]:
             return self
         part = object.__new__(Tile)
+        part.normal = self.normal
         part._use(self.made[:, :n], self.columns)
         return part
 
@@ -116,9 +121,13 @@ class Tile:
         """The k-th sum, in pieces."""
         _vecdot(weight, self.one if other is None else other, out=self.parts[k])
 
-    def rough(self, first: int, last: int) -> Array:
-        """Sums first to last (exclusive) in the tile's dtype: good enough for constants that only need to be near."""
-        return np.add.reduce(self.parts[first:last], 2)
+    def dots(self, k: int, weight: Array) -> None:
+        """Sums k and k + 1, with V and with F."""
+        _vecdot(weight, self.VF, out=self.parts[k : k + 2])
+
+    def rough(self, count: int) -> Array:
+        """The first sums in the tile's dtype: good enough for constants that only need to be near."""
+        return np.add.reduce(self.parts[:count], 2)
 
     def pieces(self, x: Array, body: Array, pieces: Array) -> Array:
         """x as pieces: itself, or a padded copy in `body`."""
@@ -149,37 +158,24 @@ def _weights_and_difference(x: Array, y: Array, top: Array, t: Tile, out_base: A
     _weights(x, top, t, out_base)
     np.subtract(y, x, out=t.v)
     t.dot(1, t.E, t.V)
-    z, weighted = t.rough(0, 2)
+    z, weighted = t.rough(2)
     if np.isnan(np.add.reduce(weighted)):
         # -inf - (-inf): what neither has.
         np.copyto(t.v, 0.0, where=(x == -np.inf) & (y == -np.inf))
         t.dot(1, t.E, t.V)
-        z, weighted = t.rough(0, 2)
+        z, weighted = t.rough(2)
     return weighted / z
 
 
-def _ratio_and_log(x: Array, y: Array, p: Array, t: Tile, out: Array, unit: float) -> Array:
-    """y/x in t.f and its logarithm, times `unit`, in t.v; sums 0 and 1 of x and of x times that. Returns sums 0 to 2, roughly.
-
-    out[8] is the lowest y: if it is no less than the smallest normal number, no y/x is subnormal, which would have lost digits, and a
-    negative x makes a NaN."""
+def _ratio(x: Array, y: Array, t: Tile, out: Array) -> None:
+    """y/x in t.f, 1 for 0/0. out[8] is the lowest y, less those: if it is no less than the smallest normal number, no y/x is subnormal, which
+    would have lost digits, and a negative x makes a NaN of the logarithm."""
     np.divide(y, x, out=t.f)
-    _log(t.f, out=t.v)
-    if unit != 1.0:
-        np.multiply(t.v, unit, out=t.v)
-    t.dot(0, p)
-    t.dot(1, p, t.V)
     out[8] = np.minimum.reduce(y, 1)
-    found = t.rough(0, 3)
-    if np.isnan(np.add.reduce(found[1])):
-        # 0/0: what neither has.
+    if not np.minimum.reduce(out[8]) > 0.0:
         absent = (x == 0.0) & (y == 0.0)
         np.copyto(t.f, 1.0, where=absent)
-        np.copyto(t.v, 0.0, where=absent)
-        t.dot(1, p, t.V)
         out[8] = np.minimum.reduce(np.where(absent, np.inf, y), 1)
-        found = t.rough(0, 3)
-    return found
 
 
 # --- KL above 0.03, or 0.15 where few pieces have all the weight: sums as the definitions have them ---------------------------------------
@@ -189,57 +185,68 @@ def _ratio_and_log(x: Array, y: Array, p: Array, t: Tile, out: Array, unit: floa
 # The errors are u times the logarithms' means, and some u of the sums, of f/e and of w, which are those of the pieces, by chance of either
 # sign: no piece having more than a share h of the weight, some u sqrt(h).
 # From logits f is not needed: with m = e (f/e + k) = f + k e,  sum f d = sum m d - k sum e d  and  (E_P + E_Q)[w] = 2 E_M[w].
-# sums: z, e d, z k, f d or m d, f w or m w, e w, -, logarithms in _LOG_UNIT;  then highest d, lowest weight, base, whether it was m, k
-# As few calls as may be: whatever holds the GIL makes other threads wait.
+# sums, logarithms in _LOG_UNIT: z, z k, e d, e w, f d, f w; from logits z, -, e d, z k, m d, m w;
+#   then highest d, lowest weight, base, whether from logits, k
+# As few calls as may be: what holds the GIL makes other threads wait.
 
 
-def _far_logs(x: Array, y: Array, top: Array, t: Tile, out: Array) -> Array:
+def _far_logs(x: Array, y: Array, top: Array, t: Tile, out: Array) -> None:
     _weights(x, top, t, out[9])
     np.subtract(y, x, out=t.v)
     if _LOG_UNIT != 1.0:
         np.multiply(t.v, 1.0 / _LOG_UNIT, out=t.v)
     _power(t.v, out=t.f)
-    t.dot(1, t.E, t.V)
-    t.dot(2, t.E, t.F)
-    z, weighted, zq = t.rough(0, 3)
+    t.dots(2, t.E)
+    z, _, weighted, zq = t.rough(4)
     if np.isnan(np.add.reduce(weighted)):
         # -inf - (-inf): what neither has.
         absent = (x == -np.inf) & (y == -np.inf)
         np.copyto(t.v, 0.0, where=absent)
         np.copyto(t.f, 1.0, where=absent)
-        t.dot(1, t.E, t.V)
-        t.dot(2, t.E, t.F)
-        z, weighted, zq = t.rough(0, 3)
+        t.dots(2, t.E)
+        z, _, weighted, zq = t.rough(4)
     out[7], out[8], out[10] = np.maximum.reduce(t.v, 1), np.inf, 1.0
     out[11] = k = zq / z
     np.add(t.f, k[:, None], out=t.f)
     np.multiply(t.e, t.f, out=t.e)
     _log(t.f, out=t.f)
-    _vecdot(t.E, t.VF, out=t.parts[3:5])
-    return np.log(k) - _LOG_UNIT * weighted / z
+    t.dots(4, t.E)
 
 
-def _far_probs(x: Array, y: Array, t: Tile, out: Array) -> Array:
+def _far_probs(x: Array, y: Array, t: Tile, out: Array) -> None:
     p, q = t.pieces(x, t.e, t.E), t.pieces(y, t.h, t.H)
-    t.dot(2, q)
-    z, weighted, zq = _ratio_and_log(x, y, p, t, out, 1.0)
-    out[7], out[9:11] = 0.0, 0.0
-    out[11] = k = zq / z
-    np.add(t.f, k[:, None], out=t.f)
+    t.dot(0, p)
+    t.dot(1, q)
+    _ratio(x, y, t, out)
+    _log(t.f, out=t.v)
+    out[7], out[9:11], out[11] = 0.0, 0.0, 1.0
+    if t.normal:
+        np.add(t.f, 1.0, out=t.f)
+    else:
+        z, zq = t.rough(2)
+        out[11] = k = zq / z
+        np.add(t.f, k[:, None], out=t.f)
     _log(t.f, out=t.f)
-    _vecdot(q, t.VF, out=t.parts[3:5])
-    t.dot(5, p, t.F)
-    return np.log(k) - _LOG_UNIT * weighted / z
+    t.dots(2, p)
+    t.dots(4, q)
+
+
+def _far_estimate(sums: Array) -> Array:
+    z, zq, weighted, other, *_, from_logs, _, _ = sums
+    return np.log(np.where(from_logs, other, zq) / z) - _LOG_UNIT * weighted / z
 
 
 def _far_finish(raw: Array, u: float) -> Figures:
-    z, weighted, zq, cross, mixed, mixed_p, _, highest, lowest, base, by_m, k, largest = raw
-    cross = np.where(by_m, cross - k * weighted, cross)
-    mixed = np.where(by_m, 2.0 * mixed / (zq + k * z), mixed / zq + mixed_p / z)
+    z, zq, weighted, other, cross, mixed, _, highest, lowest, base, from_logs, k, largest = raw
+    zq = np.where(from_logs, other, zq)
+    cross = np.where(from_logs, cross - k * weighted, cross)
+    mixed = np.where(from_logs, 2.0 * mixed / (zq + k * z), mixed / zq + other / z)
     gain, mean, mean_q = np.log(zq / z), _LOG_UNIT * weighted / z, _LOG_UNIT * cross / zq
     kl_pq, kl_qp = gain - mean, mean_q - gain
     js = np.log(2.0) + 0.5 * (mean_q + np.log(k) - _LOG_UNIT * mixed)
-    fine = _least(kl_pq, kl_qp, js) >= 4.0 * u / GOAL * (np.sqrt(largest / z) + kl_pq + kl_qp + np.abs(gain))
+    # JS's second derivative to log k is within 1/2.
+    error = 4.0 * u * (np.sqrt(largest / z) + kl_pq + kl_qp + np.abs(gain)) + 0.25 * (np.log(k) - gain) ** 2
+    fine = _least(kl_pq, kl_qp, js) >= error / GOAL
     fine &= (_LOG_UNIT * highest - gain <= _STEEP) & (lowest >= _tiny(u))
     return Figures(kl_pq, kl_qp, js, base + np.log(z), gain, fine)
 
@@ -264,38 +271,46 @@ def _tiny(u: float) -> float:
 LEAST = {unit: 2.0 * (4.0 * unit / GOAL) ** 2 for unit in _UNIT.values()}
 
 
-def _mid_logs(x: Array, y: Array, top: Array, t: Tile, out: Array) -> Array:
+def _mid_logs(x: Array, y: Array, top: Array, t: Tile, out: Array) -> None:
     c = _weights_and_difference(x, y, top, t, out[9])
     np.subtract(t.v, c[:, None], out=t.v)
     np.expm1(t.v, out=t.f)
     out[7] = np.maximum.reduce(t.v, 1)
     out[8], out[10] = np.inf, c
-    return _mid_rest(t, t.e, t.E, 0.0, out)
+    _mid_rest(t, t.e, t.E, 0.0, out)
 
 
-def _mid_probs(x: Array, y: Array, t: Tile, out: Array) -> Array:
+def _mid_probs(x: Array, y: Array, t: Tile, out: Array) -> None:
     p = t.pieces(x, t.e, t.E)
-    z, weighted, _ = _ratio_and_log(x, y, p, t, out, _LOG_UNIT)
+    _ratio(x, y, t, out)
+    _log(t.f, out=t.v)
+    if _LOG_UNIT != 1.0:
+        np.multiply(t.v, _LOG_UNIT, out=t.v)
+    t.dot(0, p)
+    t.dot(1, p, t.V)
+    z, weighted = t.rough(2)
     np.subtract(t.f, 1.0, out=t.f)
     out[7], out[9:11] = 0.0, 0.0
-    return _mid_rest(t, x, p, weighted / z, out)
+    _mid_rest(t, x, p, weighted / z, out)
 
 
-def _mid_rest(t: Tile, e: Array, p: Array, mean: Any, out: Array) -> Array:
+def _mid_rest(t: Tile, e: Array, p: Array, mean: Any, out: Array) -> None:
     np.multiply(e, t.f, out=t.h)
     t.dot(3, t.H, t.V)
     np.subtract(t.f, t.v, out=t.v)
     t.dot(2, p, t.V)
-    (z,), (s,) = t.rough(0, 1), t.rough(2, 3)
-    estimate = s / z
-    k = 1.0 / (2.0 + (estimate + mean))
+    z, _, s = t.rough(3)
+    k = 1.0 / (2.0 + (s / z + mean))
     np.multiply(t.f, k[:, None], out=t.f)
     np.log1p(t.f, out=t.v)
     t.dot(5, t.H, t.V)
     np.subtract(t.v, t.f, out=t.v)
     t.dot(4, p, t.V)
     out[11] = k
-    return estimate
+
+
+def _mid_estimate(sums: Array) -> Array:
+    return sums[2] / sums[0]
 
 
 def _mid_finish(raw: Array, u: float) -> Figures:
@@ -322,29 +337,29 @@ def _mid_finish(raw: Array, u: float) -> Figures:
 _JS = (1.0 / 8.0, 1.0 / 16.0, 1.0 / 64.0, 1.0 / 384.0, 1.0 / 2304.0)
 
 
-def _near_logs(x: Array, y: Array, top: Array, t: Tile, out: Array) -> Array:
+def _near_logs(x: Array, y: Array, top: Array, t: Tile, out: Array) -> None:
     c = _weights_and_difference(x, y, top, t, out[10])
     np.subtract(t.v, c[:, None], out=t.v)
     out[9], out[11] = 0.0, c
-    return _near_rest(t, t.e, out)
+    _near_rest(t, t.e, out)
 
 
-def _near_probs(x: Array, y: Array, t: Tile, out: Array) -> Array:
+def _near_probs(x: Array, y: Array, t: Tile, out: Array) -> None:
     p = t.pieces(x, t.e, t.E)
     np.subtract(y, x, out=t.v)
     np.divide(t.v, x, out=t.v)
     np.log1p(t.v, out=t.v)
     t.dot(0, p)
     t.dot(1, p, t.V)
-    if np.isnan(np.add.reduce(t.rough(1, 2)[0])):
+    if np.isnan(np.add.reduce(t.rough(2)[1])):
         np.copyto(t.v, 0.0, where=(x == 0.0) & (y == 0.0))
         t.dot(1, p, t.V)
     out[9] = np.minimum.reduce(x, 1)
     out[10:12] = 0.0
-    return _near_rest(t, x, out)
+    _near_rest(t, x, out)
 
 
-def _near_rest(t: Tile, e: Array, out: Array) -> Array:
+def _near_rest(t: Tile, e: Array, out: Array) -> None:
     out[7], out[8] = np.maximum.reduce(t.v, 1), np.minimum.reduce(t.v, 1)
     np.multiply(t.v, t.v, out=t.f)
     np.multiply(e, t.f, out=t.h)
@@ -354,8 +369,10 @@ def _near_rest(t: Tile, e: Array, out: Array) -> Array:
     t.dot(4, t.H)
     t.dot(5, t.H, t.V)
     t.dot(6, t.H, t.F)
-    z, _, squares = t.rough(0, 3)
-    return 0.5 * squares / z
+
+
+def _near_estimate(sums: Array) -> Array:
+    return 0.5 * sums[2] / sums[0]
 
 
 def _near_finish(raw: Array, u: float) -> Figures:
@@ -384,9 +401,9 @@ def _near_finish(raw: Array, u: float) -> Figures:
 
 
 LANES = (
-    Lane(_near_logs, _near_probs, _near_finish),
-    Lane(_mid_logs, _mid_probs, _mid_finish),
-    Lane(_far_logs, _far_probs, _far_finish),
+    Lane(_near_logs, _near_probs, _near_estimate, _near_finish),
+    Lane(_mid_logs, _mid_probs, _mid_estimate, _mid_finish),
+    Lane(_far_logs, _far_probs, _far_estimate, _far_finish),
 )
 NEAR, MID, FAR = range(3)
 # Rows below this are for NEAR, as far as estimates tell.
