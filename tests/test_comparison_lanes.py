@@ -79,6 +79,40 @@ def test_what_a_lane_calls_fine_is_within_its_goal(rng, lane, form, dtype):
 
 
 @pytest.mark.parametrize("form", ["logits", "probs"])
+def test_far_takes_more_where_the_weight_is_spread(rng, form):
+    """Rounding errors of many pieces are by chance of either sign: KL from 0.03 on. Not so where one category has most of the weight."""
+    a = 2.0 * rng.standard_normal((12, 20_000))
+    b = a + rng.uniform(0.25, 0.5, (12, 1)) * rng.standard_normal(a.shape)
+    peaked_a, peaked_b = a.copy(), b.copy()
+    peaked_a[:, 7], peaked_b[:, 7] = 16.0, 15.5
+    for x, y, least in ((a, b, 0.03), (peaked_a, peaked_b, 0.15)):
+        if form == "probs":
+            x, y = (softmax(side) for side in (x, y))
+        x, y = x.astype(np.float32), y.astype(np.float32)
+        sides = [softmax(side) if form == "logits" else side / side.astype(np.longdouble).sum(1, keepdims=True) for side in (x, y)]
+        expected = truth(*sides)
+        for normal in (False, True):
+            found = taken(FAR, form, x, y, normal)
+            assert found.fine[expected[0] > least].all()
+            for values, right in zip(found[:3], expected):
+                np.testing.assert_allclose(values[found.fine], right[found.fine], rtol=GOAL)
+    assert not found.fine[expected[2] < 0.01].any()  # of the peaked
+
+
+def test_far_takes_sums_of_probabilities_that_are_off(rng):
+    """As if they were 1: JS changes by the square of what they are off, and no more is allowed than the goal."""
+    p, q = (softmax(2.0 * rng.standard_normal((200, 300))) for _ in "pq")
+    q *= 10 ** rng.uniform(-5, -0.5, (200, 1)) + 1.0
+    p, q = p.astype(np.float32), q.astype(np.float32)
+    expected = truth(*(side / side.astype(np.longdouble).sum(1, keepdims=True) for side in (p, q)))
+    found = taken(FAR, "probs", p, q, normal=True)
+    off = q.sum(1) - 1.0
+    assert found.fine[off < 1e-3].all() and not found.fine[off > 0.02].any()
+    for values, right in zip(found[:3], expected):
+        np.testing.assert_allclose(values[found.fine], right[found.fine], rtol=GOAL)
+
+
+@pytest.mark.parametrize("form", ["logits", "probs"])
 @pytest.mark.parametrize("categories", [50, 1000])
 def test_all_sizes_side_by_side(rng, monkeypatch, form, categories):
     """Neighbours that are not alike, in small tiles: each row gets the lane it needs in the end, or float64."""
