@@ -13,7 +13,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from .comparison_lanes import FAR, GOAL, LANES, LEAST, MID, NEAR, NEAR_BELOW, NUMBERS, Tile, suiting, sums_of
+from .comparison_lanes import FAR, GOAL, LANES, LEAST, MID, NEAR, NEAR_BELOW, NUMBERS, TELLS_UNDERFLOW, Tile, suiting, sums_of
 from .cpu import _Buffers, on_threads, thread_count
 from .cpu_tiles import _ONES, _UNIT, PIECE, _vecdot
 
@@ -37,6 +37,7 @@ _TRIED = 4
 # Rows whose sums are kept until their figures are worked out.
 _FINISH = 1024
 _DOUBLE = 2.0**-53
+_BITS = {np.dtype(np.float32): np.uint32, np.dtype(np.float64): np.uint64}
 _last = threading.local()
 
 
@@ -193,6 +194,8 @@ class _Call:
         self.unit = _UNIT.get(x.dtype, 0.0) if x.dtype == y.dtype and self.logs == (forms[1] in LOG_FORMS) else 0.0
         self.height = max(1, _height(self.columns) * 4 // x.dtype.itemsize)
         self.normal = forms == ("probs", "probs")
+        self.bits = None if self.logs or not TELLS_UNDERFLOW else _BITS.get(y.dtype)
+        self.infinity = None if self.bits is None else y.dtype.type(np.inf).view(self.bits)
         self.strided = not all(side.flags.c_contiguous and side.flags.aligned for side in (x, y))
         self.lane = MID if lane is None else lane
 
@@ -228,9 +231,18 @@ class _Call:
             if tile is not None and begun:
                 self.finish_all(begun, tile, buffer)
 
-    def find_tops(self, rows: slice) -> None:
+    def find_tops(self, rows: slice) -> bool:
+        """Whether it was seen on the way that none of y is negative."""
+        y, top_q = self.y[rows], self.found.top_q[rows]
         self.x[rows].argmax(1, self.found.top_p[rows])
-        self.y[rows].argmax(1, self.found.top_q[rows])
+        if self.bits is not None and not self.strided:
+            # The bits of numbers >= 0 are in their order, and a sign is above all of these, as a NaN is above inf.
+            bits = y.view(self.bits)
+            bits.argmax(1, top_q)
+            if np.maximum.reduce(bits[np.arange(len(bits)), top_q]) <= self.infinity:
+                return True
+        y.argmax(1, top_q)
+        return False
 
     def first(self, start: int, stop: int, tile: Tile) -> _Sums:
         """Rows start to stop, each through the lane that suits its neighbours, as far as they have been looked at."""
@@ -241,7 +253,7 @@ class _Call:
         for number, low in enumerate(range(0, count, self.height)):
             here = slice(low, min(count, low + self.height))
             rows = slice(start + here.start, start + here.stop)
-            self.find_tops(rows)
+            tile.positive = self.find_tops(rows)
             self.sums(lane, rows, tile, parts[:, here], task.numbers[:, here])
             task.tried[here] = lane
             if number % _LOOKED_AT == 0:
@@ -278,6 +290,7 @@ class _Call:
             for low in range(0, len(again), self.height):
                 part = again[low : low + self.height]
                 numbers, parts = np.empty((NUMBERS, len(part))), tile.room(len(part))
+                tile.positive = False
                 self.sums(lane, part, tile, parts, numbers)
                 sums_of(parts, numbers)
                 self.finish(lane, part, numbers)

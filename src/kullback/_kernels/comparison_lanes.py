@@ -82,11 +82,11 @@ def _aligned(shape: tuple[int, ...], dtype: Any) -> Array:
 class Tile:
     """Arrays for n rows, padded with zeros to whole pieces: lower case as rows, upper case as pieces, for the sums. These go to `parts`.
 
-    `normal`: do probabilities sum to 1, or nearly?"""
+    `normal`: do probabilities sum to 1, or nearly? `positive`: has it been seen that none of Q's is negative?"""
 
     parts: Array
     rooms: Array | None = None
-    normal = False
+    normal = positive = False
 
     def __init__(self, n: int, columns: int, dtype: Any) -> None:
         count = -(-columns // PIECE)
@@ -107,7 +107,7 @@ class Tile:
         if n == self.made.shape[1]:
             return self
         part = object.__new__(Tile)
-        part.normal = self.normal
+        part.normal, part.positive = self.normal, self.positive
         part._use(self.made[:, :n], self.columns)
         return part
 
@@ -168,14 +168,36 @@ def _weights_and_difference(x: Array, y: Array, top: Array, t: Tile, out_base: A
 
 
 def _ratio(x: Array, y: Array, t: Tile, out: Array) -> None:
-    """y/x in t.f, 1 for 0/0. out[8] is the lowest y, less those: if it is no less than the smallest normal number, no y/x is subnormal, which
-    would have lost digits, and a negative x makes a NaN of the logarithm."""
+    """y/x in t.f, 1 for 0/0. out[8] is no less than the smallest normal number where no y/x is subnormal, which would have lost digits, and no
+    y negative; a negative x then makes a NaN of the logarithm."""
+    if t.positive:
+        try:
+            with np.errstate(under="raise", invalid="raise"):
+                np.divide(y, x, out=t.f)
+            out[8] = np.inf
+            return
+        except FloatingPointError:
+            pass
     np.divide(y, x, out=t.f)
     out[8] = np.minimum.reduce(y, 1)
     if not np.minimum.reduce(out[8]) > 0.0:
         absent = (x == 0.0) & (y == 0.0)
         np.copyto(t.f, 1.0, where=absent)
         out[8] = np.minimum.reduce(np.where(absent, np.inf, y), 1)
+
+
+def _tells_underflow() -> bool:
+    """Not everywhere do processors, or what stands for them, keep count of it."""
+    small = np.full(64, np.finfo(np.float32).tiny)
+    try:
+        with np.errstate(under="raise"):
+            np.divide(small, np.float32(3.0))
+    except FloatingPointError:
+        return True
+    return False
+
+
+TELLS_UNDERFLOW = _tells_underflow()
 
 
 # --- KL above 0.03, or 0.15 where few pieces have all the weight: sums as the definitions have them ---------------------------------------
