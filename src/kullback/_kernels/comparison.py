@@ -21,7 +21,7 @@ Array = Any
 
 LOG_FORMS = ("logits", "log_probs")
 # Bytes of an array of a tile. Fewer would fit the caches better, but each tile costs some 30 µs, and threads wait for the GIL.
-_TILE = 1 << 21
+_TILE = 1 << 20
 # Elements of a tile in float64, of which there are more arrays.
 _WIDE = 1 << 16
 # Elements a thread takes at a time.
@@ -31,7 +31,7 @@ _BLOCK = 1 << 22
 # Up to so many elements float64 takes no time that anyone would notice, and gives the same digits on every machine.
 _SMALL = 1 << 16
 # One tile of so many is looked at to choose the lane of those that follow.
-_LOOKED_AT = 4
+_LOOKED_AT = 8
 # Rows by which the lane of the first tile is chosen.
 _TRIED = 4
 # Rows whose sums are kept until their figures are worked out.
@@ -281,7 +281,7 @@ class _Call:
         if not left.any():
             return
         estimates = np.empty(len(rows))
-        for lane in (NEAR, MID, FAR):
+        for lane in np.unique(tried):
             mine = tried == lane
             estimates[mine] = LANES[lane].estimate(numbers[:, mine])
         close, ordinary = estimates < NEAR_BELOW, (estimates >= LEAST[self.unit]) & (estimates < np.inf)
@@ -311,17 +311,19 @@ class _Call:
 
     def finish(self, lane: int, rows: Array, raw: Array) -> None:
         kl_pq, kl_qp, js, log_sum, log_ratio, fine = LANES[lane].finish(raw, self.unit)
-        tops = self.found.top_p[rows]
-        token = tops if self.chosen is None else self.chosen[rows]
+        place: Any = slice(rows[0], rows[-1] + 1) if rows[-1] - rows[0] < len(rows) else rows
+        tops = self.found.top_p[place]
+        token = tops if self.chosen is None else self.chosen[place]
         a, b = (side[rows, token].astype(np.float64) for side in (self.x, self.y))
         if not self.logs:
             a, b = np.log(a), np.log(b)
-        for form, tolerance, log_total in zip(self.forms, self.tolerances, (log_sum, log_sum + log_ratio)):
+        log_sums = log_sum, log_sum + log_ratio
+        for form, tolerance, log_total in zip(self.forms, self.tolerances, log_sums):
             if form in ("probs", "log_probs"):
                 fine &= np.abs(np.expm1(log_total)) <= tolerance
-        values = kl_pq, kl_qp, js, tops, self.found.top_q[rows], a - log_sum, b - log_sum - log_ratio, fine
+        values = kl_pq, kl_qp, js, tops, self.found.top_q[place], a - log_sums[0], b - log_sums[1], fine
         for out, value in zip(self.found, values):
-            out[rows] = value
+            out[place] = value
 
     def in_float64(self, rows: Array, buffer: _Buffers) -> None:
         step = max(1, _WIDE // self.columns)

@@ -12,10 +12,13 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from .cpu_tiles import _ONES, _UNIT, PIECE, _vecdot
+from .cpu_tiles import _UNIT, _vecdot
 
 Array = Any
 
+# Dot products are taken over pieces, as in `cpu_tiles`; these are longer, that there be fewer sums to add.
+_PIECE = 512
+_ONES = {dtype: np.ones(_PIECE, dtype) for dtype in _UNIT}
 # Relative error asked of a lane: half of what is promised.
 GOAL = 1e-5
 # Of logarithms: e^v beyond this multiplies what was rounded, or lost, in v.
@@ -89,7 +92,7 @@ class Tile:
     normal = positive = False
 
     def __init__(self, n: int, columns: int, dtype: Any) -> None:
-        count = -(-columns // PIECE)
+        count = -(-columns // _PIECE)
         length = -(-columns // count)
         self._use(_aligned((4, n, count, length), dtype), columns)
 
@@ -255,14 +258,15 @@ def _far_probs(x: Array, y: Array, t: Tile, out: Array) -> None:
 
 def _far_estimate(sums: Array) -> Array:
     z, zq, weighted, other, *_, from_logs, _, _ = sums
-    return np.log(np.where(from_logs, other, zq) / z) - _LOG_UNIT * weighted / z
+    return np.log((other if from_logs[0] else zq) / z) - _LOG_UNIT * weighted / z
 
 
 def _far_finish(raw: Array, u: float) -> Figures:
     z, zq, weighted, other, cross, mixed, _, highest, lowest, base, from_logs, k, largest = raw
-    zq = np.where(from_logs, other, zq)
-    cross = np.where(from_logs, cross - k * weighted, cross)
-    mixed = np.where(from_logs, 2.0 * mixed / (zq + k * z), mixed / zq + other / z)
+    if from_logs[0]:
+        zq, cross, mixed = other, cross - k * weighted, 2.0 * mixed / (other + k * z)
+    else:
+        mixed = mixed / zq + other / z
     gain, mean, mean_q = np.log(zq / z), _LOG_UNIT * weighted / z, _LOG_UNIT * cross / zq
     kl_pq, kl_qp = gain - mean, mean_q - gain
     js = np.log(2.0) + 0.5 * (mean_q + np.log(k) - _LOG_UNIT * mixed)
