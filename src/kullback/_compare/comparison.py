@@ -38,7 +38,9 @@ class NotComparable(ValueError):
         self.row = row
 
 
-def compare_batch(p: Array, q: Array, forms: tuple[str, str], halves: tuple[bool, bool], chosen: Array | None, lane: int | None = None) -> Rows:
+def compare_batch(
+    p: Array, q: Array, forms: tuple[str, str], halves: tuple[bool, bool], chosen: Array | None, lane: int | None = None
+) -> Rows:
     """The figures of each row; NaN where a row holds NaN. What is no distribution raises. `lane` as in `compare_rows`."""
     tolerances = tuple(5e-2 if half else 1e-3 for half in halves)
     found = compare_rows(p, q, forms, (tolerances[0], tolerances[1]), chosen, lane)

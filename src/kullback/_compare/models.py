@@ -255,8 +255,9 @@ def _has_nan(block: Any, row: int) -> bool:
 
 
 def _floats(block: Any) -> Array:
-    x = host(block)[0]
-    return x if x.dtype in (np.float32, np.float64) else x.astype(np.float64)
+    wanted = np.float32, np.float64
+    x = block if type(block) is np.ndarray and block.dtype in wanted else host(block)[0]
+    return x if x.dtype in wanted else x.astype(np.float64)
 
 
 def log_probs(x: Array, form: str, half: bool) -> Array:

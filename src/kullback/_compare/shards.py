@@ -148,7 +148,7 @@ def _from_bfloat16(x: Array) -> Array:
 def map_block(path: Path, dtype: Any, offset: int, shape: tuple[int, ...]) -> Array:
     """Part of a file. Each block is mapped for itself, and let go after it: pages read do not pile up.
 
-    As np.memmap does it with mode "c", in a quarter of the time. That mode, though nothing is written: NumPy's argmax copies what may not be
+    As np.memmap does it with mode "c", but in less time. That mode, though nothing is written: NumPy's argmax copies what may not be
     written to."""
     size, shift = math.prod(shape) * np.dtype(dtype).itemsize, offset % mmap.ALLOCATIONGRANULARITY
     if size == 0:

@@ -159,7 +159,7 @@ def block_rows(columns: int, left: int) -> int:
 
 
 def stream_rows(columns: int, left: int) -> int:
-    """The same where threads take blocks for themselves: one, of those left. Fewer towards the end, that no thread waits long for another."""
+    """The same where threads take blocks for themselves: one's, of those left. Fewer towards the end, that none waits long for another."""
     height = _height(columns)
     whole = max(height, _BLOCK // columns // height * height)
     return max(min(whole, 2 * height), min(whole, left // 4 // height * height))
@@ -196,6 +196,8 @@ class _Call:
         self.normal = forms == ("probs", "probs")
         self.bits = None if self.logs or not TELLS_UNDERFLOW else _BITS.get(y.dtype)
         self.infinity = None if self.bits is None else y.dtype.type(np.inf).view(self.bits)
+        limits = [tolerance if form in ("probs", "log_probs") else np.inf for form, tolerance in zip(forms, tolerances)]
+        self.limits = np.array(limits)[:, None] if min(limits) < np.inf else None
         self.strided = not all(side.flags.c_contiguous and side.flags.aligned for side in (x, y))
         self.lane = MID if lane is None else lane
 
@@ -205,10 +207,11 @@ class _Call:
             return MID
         step = -(-self.count // _TRIED)
         few = _Call(self.x[::step].copy(), self.y[::step].copy(), self.forms, self.tolerances, None, None)
-        tile, numbers, rows = Tile(few.count, few.columns, few.x.dtype), np.empty((NUMBERS, few.count)), slice(0, few.count)
+        tile = _tile(min(self.height, self.count), self.columns, self.x.dtype)
+        tile.positive = False
+        numbers, parts, rows = np.empty((NUMBERS, few.count)), tile.room(few.count), slice(0, few.count)
         with np.errstate(all="ignore"):
             few.find_tops(rows)
-            parts = tile.room(few.count)
             few.sums(FAR, rows, tile, parts, numbers)
             sums_of(parts, numbers)
             found = LANES[FAR].estimate(numbers)
@@ -317,10 +320,9 @@ class _Call:
         a, b = (side[rows, token].astype(np.float64) for side in (self.x, self.y))
         if not self.logs:
             a, b = np.log(a), np.log(b)
-        log_sums = log_sum, log_sum + log_ratio
-        for form, tolerance, log_total in zip(self.forms, self.tolerances, log_sums):
-            if form in ("probs", "log_probs"):
-                fine &= np.abs(np.expm1(log_total)) <= tolerance
+        log_sums = np.array((log_sum, log_sum + log_ratio))
+        if self.limits is not None:
+            fine &= (np.abs(np.expm1(log_sums)) <= self.limits).all(0)
         values = kl_pq, kl_qp, js, tops, self.found.top_q[place], a - log_sums[0], b - log_sums[1], fine
         for out, value in zip(self.found, values):
             out[place] = value

@@ -171,8 +171,8 @@ def _weights_and_difference(x: Array, y: Array, top: Array, t: Tile, out_base: A
 
 
 def _ratio(x: Array, y: Array, t: Tile, out: Array) -> None:
-    """y/x in t.f, 1 for 0/0. out[8] is no less than the smallest normal number where no y/x is subnormal, which would have lost digits, and no
-    y negative; a negative x then makes a NaN of the logarithm."""
+    """y/x in t.f, 1 for 0/0. out[8] is no less than the smallest normal number where no y/x is subnormal, which would have lost digits, and
+    no y negative; a negative x then makes a NaN of the logarithm."""
     if t.positive:
         try:
             with np.errstate(under="raise", invalid="raise"):
@@ -262,19 +262,24 @@ def _far_estimate(sums: Array) -> Array:
 
 
 def _far_finish(raw: Array, u: float) -> Figures:
-    z, zq, weighted, other, cross, mixed, _, highest, lowest, base, from_logs, k, largest = raw
+    highest, lowest, base, from_logs, k, largest = raw[SUMS:]
+    by_p = raw / raw[0]  # all at once: for so few rows a call costs more than what it computes
+    ratio, mean, other, cross, mixed = by_p[1:6]
     if from_logs[0]:
-        zq, cross, mixed = other, cross - k * weighted, 2.0 * mixed / (other + k * z)
+        ratio, cross, mixed = other, cross - k * mean, mixed * (2.0 / (other + k))
+        cross = cross / ratio
     else:
-        mixed = mixed / zq + other / z
-    gain, mean, mean_q = np.log(zq / z), _LOG_UNIT * weighted / z, _LOG_UNIT * cross / zq
+        cross, mixed = by_p[4:6] / ratio
+        mixed = mixed + other
+    gain, log_k, log_z = np.log((ratio, k, raw[0]))
+    mean, mean_q, mixed = np.multiply((mean, cross, mixed), _LOG_UNIT)
     kl_pq, kl_qp = gain - mean, mean_q - gain
-    js = np.log(2.0) + 0.5 * (mean_q + np.log(k) - _LOG_UNIT * mixed)
+    js = np.log(2.0) + 0.5 * (mean_q + log_k - mixed)
     # JS's second derivative to log k is within 1/2.
-    error = 4.0 * u * (np.sqrt(largest / z) + kl_pq + kl_qp + np.abs(gain)) + 0.25 * (np.log(k) - gain) ** 2
+    error = 4.0 * u * (np.sqrt(largest / raw[0]) + kl_pq + kl_qp + np.abs(gain)) + 0.25 * (log_k - gain) ** 2
     fine = _least(kl_pq, kl_qp, js) >= error / GOAL
     fine &= (_LOG_UNIT * highest - gain <= _STEEP) & (lowest >= _tiny(u))
-    return Figures(kl_pq, kl_qp, js, base + np.log(z), gain, fine)
+    return Figures(kl_pq, kl_qp, js, base + log_z, gain, fine)
 
 
 def _least(*values: Array) -> Array:

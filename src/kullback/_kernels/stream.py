@@ -1,5 +1,5 @@
-"""Work on a stream of blocks, several at a time, with what comes out in order: a thread takes a block from where it is read to its figures, and
-waits for no other. What blocks are, and what is done with them, it does not know.
+"""Work on a stream of blocks, several at a time, with what comes out in order: a thread takes a block from where it is read to its
+figures, and waits for no other. What blocks are, and what is done with them, it does not know.
 """
 
 from __future__ import annotations
