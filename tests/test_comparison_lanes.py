@@ -9,7 +9,8 @@ import pytest
 from dumps import softmax, truth
 from kullback._kernels import comparison, comparison_lanes
 from kullback._kernels.comparison import compare_rows
-from kullback._kernels.comparison_lanes import FAR, GOAL, LANES, MID, NEAR, NUMBERS, Tile, sums_of
+from kullback._kernels.comparison_lanes import FAR, GOAL, LANES, MID, NEAR
+from kullback._kernels.comparison_tile import NUMBERS, Tile, sums_of
 
 UNIT = {np.float32: 2.0**-24, np.float64: 2.0**-53}
 ROWS = 48
@@ -41,7 +42,7 @@ def pairs(rng, form, dtype, categories, spread, shift):
 
 def taken(lane, form, x, y, normal=False):
     tile, numbers = Tile(len(x), x.shape[1], x.dtype), np.full((NUMBERS, len(x)), np.nan)
-    tile.parts, tile.normal = tile.room(len(x)), normal
+    tile.parts, tile.normal, tile.positive = tile.room(len(x)), normal, bool((y >= 0.0).all())
     with np.errstate(all="ignore"):
         if form == "logits":
             LANES[lane].logs(x, y, x.max(1), tile, numbers)

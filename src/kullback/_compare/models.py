@@ -191,11 +191,12 @@ class _Blocks(NamedTuple):
     lane: int | None = None
 
     def like_first(self, span: tuple[int, int]) -> _Blocks:
-        """The same, for rows like those of this block."""
+        """The same, for rows like those of this block: a few of them tell."""
         first = self.read(span)
         if not first.sides or any(isinstance(b, Clipped) for b in first.sides):
             return self
-        return self._replace(lane=first_lane(_floats(first.sides[0]), _floats(first.sides[1]), self.forms))
+        p, q = (_floats(b[:: max(1, len(first.rows) // 4)]) for b in first.sides)
+        return self._replace(lane=first_lane(p, q, self.forms))
 
     def read(self, span: tuple[int, int]) -> _Block:
         start, stop = span

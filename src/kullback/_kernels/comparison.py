@@ -13,7 +13,8 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from .comparison_lanes import FAR, GOAL, LANES, LEAST, MID, NEAR, NEAR_BELOW, NUMBERS, TELLS_UNDERFLOW, Tile, suiting, sums_of
+from .comparison_lanes import FAR, GOAL, LANES, LEAST, MID, NEAR, NEAR_BELOW, TELLS_UNDERFLOW, suiting
+from .comparison_tile import NUMBERS, Tile, sums_of
 from .cpu import _Buffers, on_threads, thread_count
 from .cpu_tiles import _ONES, _UNIT, PIECE, _vecdot
 
@@ -30,8 +31,6 @@ _TASK = 1 << 21
 _BLOCK = 1 << 22
 # Up to so many elements float64 takes no time that anyone would notice, and gives the same digits on every machine.
 _SMALL = 1 << 16
-# One tile of so many is looked at to choose the lane of those that follow.
-_LOOKED_AT = 8
 # Rows by which the lane of the first tile is chosen.
 _TRIED = 4
 # Rows whose sums are kept until their figures are worked out.
@@ -205,7 +204,7 @@ class _Call:
         """The lane to begin with, from a few rows here and there."""
         if not self.unit:
             return MID
-        step = -(-self.count // _TRIED)
+        step = -(-self.count // min(_TRIED, self.height))
         few = _Call(self.x[::step].copy(), self.y[::step].copy(), self.forms, self.tolerances, None, None)
         tile = _tile(min(self.height, self.count), self.columns, self.x.dtype)
         tile.positive = False
@@ -214,8 +213,7 @@ class _Call:
             few.find_tops(rows)
             few.sums(FAR, rows, tile, parts, numbers)
             sums_of(parts, numbers)
-            found = LANES[FAR].estimate(numbers)
-            return suiting(found.min(), found.max(), (numbers[-1] / numbers[0]).max())
+            return suiting(FAR, numbers)
 
     def work(self, queue: Iterator[tuple[int, int]]) -> None:
         buffer = _Buffers()
@@ -248,26 +246,20 @@ class _Call:
         return False
 
     def first(self, start: int, stop: int, tile: Tile) -> _Sums:
-        """Rows start to stop, each through the lane that suits its neighbours, as far as they have been looked at."""
+        """Rows start to stop, the first tile through the lane this began with, the others through the one that suits that tile."""
         count = stop - start
         task = _Sums(np.arange(start, stop), np.empty((NUMBERS, count)), np.empty(count, np.int8))
         parts = tile.room(count)
-        lane, least, most, share = self.lane, np.inf, 0.0, 1.0
-        for number, low in enumerate(range(0, count, self.height)):
+        lane = self.lane
+        for low in range(0, count, self.height):
             here = slice(low, min(count, low + self.height))
             rows = slice(start + here.start, start + here.stop)
             tile.positive = self.find_tops(rows)
             self.sums(lane, rows, tile, parts[:, here], task.numbers[:, here])
             task.tried[here] = lane
-            if number % _LOOKED_AT == 0:
-                # The next lane is one that suits all rows looked at so far; MID, which takes most of them, where none does.
-                numbers = task.numbers[:, here]
-                sums_of(parts[:, here], numbers)
-                found = LANES[lane].estimate(numbers)
-                least, most = min(least, found.min()), max(most, found.max())
-                if number == 0:
-                    share = (numbers[-1] / numbers[0]).max()
-                lane = suiting(least, most, share)
+            if low == 0:
+                sums_of(parts[:, here], task.numbers[:, here])
+                lane = suiting(lane, task.numbers[:, here])
         sums_of(parts, task.numbers)
         return task
 
@@ -348,7 +340,7 @@ def compare_rows(
     if x.size <= _SMALL:
         x, y = x.astype(np.float64), y.astype(np.float64)
     call = _Call(x, y, forms, tolerances, chosen, lane)
-    if lane is None:
+    if lane is None and call.count > call.height:
         call.lane = call.suiting_lane()
     step = _task_rows(call.columns)
     on_threads(call.work, [(low, min(call.count, low + step)) for low in range(0, call.count, step)], x.size)

@@ -12,13 +12,11 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from .cpu_tiles import _UNIT, _vecdot
+from .comparison_tile import SUMS, Tile
+from .cpu_tiles import _UNIT
 
 Array = Any
 
-# Dot products are taken over pieces, as in `cpu_tiles`; these are longer, that there be fewer sums to add.
-_PIECE = 512
-_ONES = {dtype: np.ones(_PIECE, dtype) for dtype in _UNIT}
 # Relative error asked of a lane: half of what is promised.
 GOAL = 1e-5
 # Of logarithms: e^v beyond this multiplies what was rounded, or lost, in v.
@@ -26,8 +24,6 @@ _STEEP = 20.0
 # A largest logit up to the first (and not below minus the second) need not be taken off before the exponential; up to the second, the
 # rounding of a factor log2(e) changes P and Q, alike, by less than 1e-6.
 _PLAIN, _SCALED = 40.0, 16.0
-# How many sums of a row there is room for, and numbers in all: these, what else `finish` needs, and last P's largest sum of a piece.
-SUMS, NUMBERS = 7, 13
 # Squares below this may have lost digits to underflow of float32, where weights are as small as e^-16.
 _SMALLEST = 1e-22
 
@@ -44,12 +40,6 @@ def _fast(name: str) -> bool:
 
 # Powers and logarithms to base 2 where they are faster: twice as fast, with AVX-512. Times _LOG_UNIT a logarithm is the natural one.
 _log, _power, _LOG_UNIT = (np.log2, np.exp2, float(np.log(2.0))) if _fast("log2") and _fast("exp2") else (np.log, np.exp, 1.0)
-
-
-def sums_of(parts: Array, out: Array) -> None:
-    """From sums of pieces (SUMS, n, count) those of rows, and P's largest of a piece, in out (NUMBERS, n)."""
-    np.add.reduce(parts, 2, np.float64, out[:SUMS])
-    np.maximum.reduce(parts[0], 1, out=out[NUMBERS - 1])
 
 
 class Figures(NamedTuple):
@@ -71,73 +61,6 @@ class Lane(NamedTuple):
     probs: Callable[..., None]
     estimate: Callable[[Array], Array]
     finish: Callable[[Array, float], Figures]
-
-
-def _aligned(shape: tuple[int, ...], dtype: Any) -> Array:
-    """Zeros that begin where a line of the cache does: else every store of 64 bytes is two, and a sum or product in place takes half as
-    long again."""
-    size = int(np.prod(shape)) * np.dtype(dtype).itemsize
-    room = np.zeros(size + 64, np.uint8)
-    start = -room.ctypes.data % 64
-    return room[start : start + size].view(dtype).reshape(shape)
-
-
-class Tile:
-    """Arrays for n rows, padded with zeros to whole pieces: lower case as rows, upper case as pieces, for the sums. These go to `parts`.
-
-    `normal`: do probabilities sum to 1, or nearly? `positive`: has it been seen that none of Q's is negative?"""
-
-    parts: Array
-    rooms: Array | None = None
-    normal = positive = False
-
-    def __init__(self, n: int, columns: int, dtype: Any) -> None:
-        count = -(-columns // _PIECE)
-        length = -(-columns // count)
-        self._use(_aligned((4, n, count, length), dtype), columns)
-
-    def _use(self, made: Array, columns: int) -> None:
-        self.made, self.columns = made, columns
-        self.E, self.V, self.F, self.H = made
-        self.VF = made[1:3]
-        self.index = np.arange(made.shape[1])
-        self.e, self.v, self.f, self.h = made.reshape(4, made.shape[1], -1)[:, :, :columns]
-        self.padded = made[0, 0].size > columns
-        self.one = _ONES[made.dtype][: made.shape[3]]
-
-    def first(self, n: int) -> Tile:
-        """The first n rows of it."""
-        if n == self.made.shape[1]:
-            return self
-        part = object.__new__(Tile)
-        part.normal, part.positive = self.normal, self.positive
-        part._use(self.made[:, :n], self.columns)
-        return part
-
-    def room(self, n: int) -> Array:
-        """For the sums of pieces of n rows: the same each time."""
-        if self.rooms is None or self.rooms.shape[1] < n:
-            self.rooms = np.empty((SUMS, n, self.made.shape[2]), self.made.dtype)
-        return self.rooms[:, :n]
-
-    def dot(self, k: int, weight: Array, other: Array | None = None) -> None:
-        """The k-th sum, in pieces."""
-        _vecdot(weight, self.one if other is None else other, out=self.parts[k])
-
-    def dots(self, k: int, weight: Array) -> None:
-        """Sums k and k + 1, with V and with F."""
-        _vecdot(weight, self.VF, out=self.parts[k : k + 2])
-
-    def rough(self, count: int) -> Array:
-        """The first sums in the tile's dtype: good enough for constants that only need to be near."""
-        return np.add.reduce(self.parts[:count], 2)
-
-    def pieces(self, x: Array, body: Array, pieces: Array) -> Array:
-        """x as pieces: itself, or a padded copy in `body`."""
-        if x.dtype == body.dtype and not self.padded and x.flags.c_contiguous:
-            return x.reshape(pieces.shape)
-        np.copyto(body, x)
-        return pieces
 
 
 def _weights(x: Array, top: Array, t: Tile, out_base: Array) -> None:
@@ -441,7 +364,11 @@ NEAR, MID, FAR = range(3)
 NEAR_BELOW = 0.005
 
 
-def suiting(least: float, most: float, share: float) -> int:
-    """The lane for rows with estimates of KL from least to most, no piece having more than that share of P. MID if none suits all."""
+def suiting(lane: int, numbers: Array) -> int:
+    """The lane that would suit all rows of which `lane` has made these numbers. MID, which takes most of them, if none does."""
+    estimates = LANES[lane].estimate(numbers)
+    share = float(np.maximum.reduce(numbers[-1] / numbers[0]))
     # JS, about a quarter of KL, must pass its bound in FAR.
-    return FAR if least >= max(0.02, 0.15 * share**0.5) else NEAR if most <= NEAR_BELOW else MID
+    if np.minimum.reduce(estimates) >= max(0.02, 0.15 * share**0.5):
+        return FAR
+    return NEAR if np.maximum.reduce(estimates) <= NEAR_BELOW else MID
