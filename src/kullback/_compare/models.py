@@ -55,9 +55,10 @@ def compare_models(
     edges = {int(edge) for side in sides for edge in side.starts}
     # A framework's arrays are for the thread they came in; the kernel shares out what that reads.
     anywhere = all(piece.anywhere for side in sides for piece in side.pieces)
-    height = stream_rows if anywhere else block_rows
-    spans = list(natural_blocks(edges, rows, partial(height, sides[0].categories)))
-    in_order(spans, blocks.read, blocks.like_first(spans[0]).compare, take, size=rows * sides[0].categories if anywhere else 0)
+    categories = sides[0].categories
+    spans = list(natural_blocks(edges, rows, partial(stream_rows if anywhere else block_rows, categories)))
+    first = min(spans[0][1], stream_rows(categories, rows))  # not by the number of threads
+    in_order(spans, blocks.read, blocks.like_first((0, first)).compare, take, size=rows * categories if anywhere else 0)
     notes = _notes(sides, rows, missing, other_text)
     about = [Side(side.name, side.kind, f, len(side.pieces)) for side, f in zip(sides, forms)]
     missing += max(side.rows for side in sides) - rows + other_text
