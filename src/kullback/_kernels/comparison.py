@@ -161,7 +161,7 @@ def stream_rows(columns: int, left: int) -> int:
     """The same where threads take blocks for themselves: one's, of those left. Fewer towards the end, that none waits long for another."""
     height = _height(columns)
     whole = max(height, _BLOCK // columns // height * height)
-    return max(min(whole, 2 * height), min(whole, left // 4 // height * height))
+    return max(min(whole, 4 * height), min(whole, left // 4 // height * height))
 
 
 def _tile(*key: Any) -> Tile:
@@ -172,11 +172,12 @@ def _tile(*key: Any) -> Tile:
 
 
 class _Sums(NamedTuple):
-    """Rows that have gone through a lane: what it made of each, and which lane it was."""
+    """Rows that have gone through a lane: what it made of each, which lane it was, and both sides at the chosen category."""
 
     rows: Array
     numbers: Array
     tried: Array
+    at: Array
 
 
 class _Call:
@@ -248,7 +249,7 @@ class _Call:
     def first(self, start: int, stop: int, tile: Tile) -> _Sums:
         """Rows start to stop, the first tile through the lane this began with, the others through the one that suits that tile."""
         count = stop - start
-        task = _Sums(np.arange(start, stop), np.empty((NUMBERS, count)), np.empty(count, np.int8))
+        task = _Sums(np.arange(start, stop), np.empty((NUMBERS, count)), np.empty(count, np.int8), np.empty((2, count)))
         parts = tile.room(count)
         lane = self.lane
         for low in range(0, count, self.height):
@@ -257,6 +258,7 @@ class _Call:
             tile.positive = self.find_tops(rows)
             self.sums(lane, rows, tile, parts[:, here], task.numbers[:, here])
             task.tried[here] = lane
+            task.at[:, here] = self.at(task.rows[here])  # now that they are in the cache
             if low == 0:
                 sums_of(parts[:, here], task.numbers[:, here])
                 lane = suiting(lane, task.numbers[:, here])
@@ -265,13 +267,13 @@ class _Call:
 
     def finish_all(self, tasks: list[_Sums], tile: Tile, buffer: _Buffers) -> None:
         """From sums to figures, for many rows at once: some 50 operations that cost the same for one row. The others once more."""
-        rows, numbers, tried = tasks[0] if len(tasks) == 1 else (np.concatenate(parts, -1) for parts in zip(*tasks))
+        rows, numbers, tried, at = tasks[0] if len(tasks) == 1 else (np.concatenate(parts, -1) for parts in zip(*tasks))
         for lane in (NEAR, MID, FAR):
             mine = tried == lane
             if mine.all():
-                self.finish(lane, rows, numbers)
+                self.finish(lane, rows, numbers, at)
             elif mine.any():
-                self.finish(lane, rows[mine], numbers[:, mine])
+                self.finish(lane, rows[mine], numbers[:, mine], at[:, mine])
         left = ~self.found.decided[rows]
         if not left.any():
             return
@@ -288,7 +290,7 @@ class _Call:
                 tile.positive = False
                 self.sums(lane, part, tile, parts, numbers)
                 sums_of(parts, numbers)
-                self.finish(lane, part, numbers)
+                self.finish(lane, part, numbers, self.at(part))
         self.in_float64(rows[~self.found.decided[rows]], buffer)
 
     def sums(self, lane: int, rows: Any, tile: Tile, parts: Array, out: Array) -> None:
@@ -304,19 +306,20 @@ class _Call:
             tile.normal = self.normal
             LANES[lane].probs(a, b, tile, out)
 
-    def finish(self, lane: int, rows: Array, raw: Array) -> None:
+    def at(self, rows: Array) -> Array:
+        """Both sides at the chosen category."""
+        token = (self.found.top_p if self.chosen is None else self.chosen)[rows]
+        return np.array((self.x[rows, token], self.y[rows, token]), np.float64)
+
+    def finish(self, lane: int, rows: Array, raw: Array, at: Array) -> None:
         kl_pq, kl_qp, js, log_sum, log_ratio, fine = LANES[lane].finish(raw, self.unit)
         place: Any = slice(rows[0], rows[-1] + 1) if rows[-1] - rows[0] < len(rows) else rows
-        tops = self.found.top_p[place]
-        token = tops if self.chosen is None else self.chosen[place]
-        a, b = (side[rows, token].astype(np.float64) for side in (self.x, self.y))
-        if not self.logs:
-            a, b = np.log(a), np.log(b)
         log_sums = np.array((log_sum, log_sum + log_ratio))
         if self.limits is not None:
             fine &= (np.abs(np.expm1(log_sums)) <= self.limits).all(0)
-        values = kl_pq, kl_qp, js, tops, self.found.top_q[place], a - log_sums[0], b - log_sums[1], fine
-        for out, value in zip(self.found, values):
+        log_p, log_q = (at if self.logs else np.log(at)) - log_sums
+        found = self.found
+        for out, value in zip((*found[:3], *found[5:]), (kl_pq, kl_qp, js, log_p, log_q, fine)):
             out[place] = value
 
     def in_float64(self, rows: Array, buffer: _Buffers) -> None:
