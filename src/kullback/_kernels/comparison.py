@@ -161,7 +161,7 @@ def stream_rows(columns: int, left: int) -> int:
     """The same where threads take blocks for themselves: one's, of those left. Fewer towards the end, that none waits long for another."""
     height = _height(columns)
     whole = max(height, _BLOCK // columns // height * height)
-    return max(min(whole, 4 * height), min(whole, left // 4 // height * height))
+    return max(min(whole, 4 * height), min(whole, left // 2 // height * height))
 
 
 def _tile(*key: Any) -> Tile:
