@@ -22,7 +22,7 @@ Array = Any
 
 LOG_FORMS = ("logits", "log_probs")
 # Bytes of an array of a tile. Fewer would fit the caches better, but each tile costs some 30 µs, and threads wait for the GIL.
-_TILE = 1 << 20
+_TILE = 1 << 21
 # Elements of a tile in float64, of which there are more arrays.
 _WIDE = 1 << 16
 # Elements a thread takes at a time.
