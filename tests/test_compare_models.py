@@ -367,6 +367,17 @@ def test_the_first_row_that_is_wrong_is_named(tmp_path, rng, monkeypatch, small_
     assert kb.compare(p, q).rows == 200
 
 
+def test_a_first_block_with_nothing_to_compare(tmp_path, rng, small_blocks):
+    p, q = pair(rng, ROWS, VOCABULARY, 0.5)
+    tokens = np.arange(ROWS) % VOCABULARY
+    other = np.where(np.arange(ROWS) < 20, tokens + 1, tokens)
+    np.savez(tmp_path / "p.npz", logits=p, tokens=tokens)
+    np.savez(tmp_path / "q.npz", logits=q, tokens=other)
+    found = kb.compare(tmp_path / "p.npz", tmp_path / "q.npz", allow_partial=True)
+    assert found.rows == ROWS - 20
+    close(found.kl_pq.mean, truth(softmax(p), softmax(q))[0][20:].mean())
+
+
 def test_arrays_of_a_framework_are_read_by_the_caller(rng, monkeypatch, small_blocks):
     monkeypatch.setattr(cpu, "thread_count", lambda: 3)
     readers = set()

@@ -194,7 +194,7 @@ class _Blocks(NamedTuple):
     def like_first(self, span: tuple[int, int]) -> _Blocks:
         """The same, for rows like those of this block: a few of them tell."""
         first = self.read(span)
-        if not first.sides or any(isinstance(b, Clipped) for b in first.sides):
+        if not len(first.rows) or any(isinstance(b, Clipped) for b in first.sides):
             return self
         p, q = (_floats(b[:: max(1, len(first.rows) // 4)]) for b in first.sides)
         return self._replace(lane=first_lane(p, q, self.forms))
