@@ -6,6 +6,7 @@ import json
 import os
 import subprocess
 import sys
+import threading
 import zipfile
 from pathlib import Path
 
@@ -17,9 +18,13 @@ from safetensors.torch import save_file as save_torch_file
 
 import kullback as kb
 from dumps import softmax, truth, write_llama
+from kullback._compare import models
 from kullback._compare.llama import open_llama
-from kullback._kernels import comparison
+from kullback._compare.models import compare_models
+from kullback._compare.sources import host
+from kullback._kernels import comparison, cpu
 from kullback._kernels.comparison import compare_rows
+from kullback._kernels.comparison_lanes import FAR
 from kullback._read import ReadError
 
 CONTEXT, CHUNKS, VOCABULARY = 32, 4, 101
@@ -305,6 +310,109 @@ def test_memory_does_not_grow_with_rows(tmp_path):
     count, grown = map(int, done.stdout.split())
     assert count == rows
     assert grown < 250 * 1024  # KiB
+
+
+@pytest.fixture
+def small_blocks(monkeypatch):
+    """Of two tiles of four rows, of VOCABULARY categories each: many of them, and enough for threads."""
+    monkeypatch.setattr(comparison, "_TILE", 4 * 4 * VOCABULARY)
+    monkeypatch.setattr(comparison, "_BLOCK", 8 * VOCABULARY)
+    monkeypatch.setattr(comparison, "_SMALL", 0)
+    monkeypatch.setattr(cpu, "_THREADS_FROM", 0)
+    monkeypatch.setattr(cpu, "_pool", None)
+
+
+@pytest.mark.parametrize("kind", ["npy", "npz", "llama", "torch"])
+def test_the_number_of_threads_changes_nothing(tmp_path, rng, monkeypatch, small_blocks, kind):
+    p, q = pair(rng, ROWS, VOCABULARY, 0.5)
+    q[::3] = p[::3] + 0.01 * q[::3]  # rows for each of the lanes
+    p, q = (np.log(softmax(side)).astype(np.float32) for side in (p, q))
+    sides = []
+    for name, x in (("p", p), ("q", q)):
+        path = tmp_path / f"{name}.{kind}"
+        if kind == "npy":
+            np.save(path, x)
+        elif kind == "npz":
+            np.savez_compressed(path, log_probs=x)
+        elif kind == "llama":
+            write_llama(path, x, np.zeros((CHUNKS, CONTEXT), int))
+        sides.append(torch.from_numpy(x) if kind == "torch" else path)
+    found = []
+    for threads in (1, 2, 5):
+        monkeypatch.setattr(cpu, "thread_count", lambda threads=threads: threads)
+        monkeypatch.setattr(cpu, "_pool", None)
+        form = {} if kind in ("npz", "llama") else {"form": "log_probs"}
+        found.append(kb.compare(*sides, **form).to_json())
+    assert found[0] == found[1] == found[2]
+
+
+def test_the_first_row_that_is_wrong_is_named(tmp_path, rng, monkeypatch, small_blocks):
+    """Whatever thread was there first."""
+    monkeypatch.setattr(cpu, "thread_count", lambda: 3)
+    p, q = (softmax(x).astype(np.float32) for x in pair(rng, 200, VOCABULARY, 0.5))
+    p[60, 5] = np.nan
+    q[70, 5] = -0.25
+    q[9] *= 1.5
+    done = []
+    for wrong, where in ((9, "q.npy: row 9 "), (60, "p.npy: row 60 holds NaN"), (70, "q.npy: row 70 ")):
+        np.save(tmp_path / "p.npy", p)
+        np.save(tmp_path / "q.npy", q)
+        with pytest.raises(ReadError) as error:
+            compare_models(tmp_path / "p.npy", tmp_path / "q.npy", progress=lambda n, rows: done.append(n))
+        assert where in str(error.value)
+        assert done == sorted(done)
+        assert max(done, default=0) <= wrong
+        p[wrong], q[wrong] = p[0], q[0]
+        done.clear()
+    assert kb.compare(p, q).rows == 200
+
+
+def test_a_first_block_with_nothing_to_compare(tmp_path, rng, small_blocks):
+    p, q = pair(rng, ROWS, VOCABULARY, 0.5)
+    tokens = np.arange(ROWS) % VOCABULARY
+    other = np.where(np.arange(ROWS) < 20, tokens + 1, tokens)
+    np.savez(tmp_path / "p.npz", logits=p, tokens=tokens)
+    np.savez(tmp_path / "q.npz", logits=q, tokens=other)
+    found = kb.compare(tmp_path / "p.npz", tmp_path / "q.npz", allow_partial=True)
+    assert found.rows == ROWS - 20
+    close(found.kl_pq.mean, truth(softmax(p), softmax(q))[0][20:].mean())
+
+
+def test_arrays_of_a_framework_are_read_by_the_caller(rng, monkeypatch, small_blocks):
+    monkeypatch.setattr(cpu, "thread_count", lambda: 3)
+    readers = set()
+    monkeypatch.setattr(models, "host", lambda x: readers.add(threading.get_ident()) or host(x))
+    p, q = (torch.from_numpy(side) for side in pair(rng, 100, VOCABULARY, 0.5))
+    kb.compare(p, q, form="logits")
+    assert readers == {threading.get_ident()}
+
+
+@pytest.mark.parametrize("form", ["logits", "probs"])
+def test_more_categories_than_a_tile_holds(rng, form):
+    p, q = pair(rng, 6, 300_000, 0.4)
+    if form == "probs":
+        p, q = (softmax(side).astype(np.float32) for side in (p, q))
+    found = compare_rows(p, q, (form, form), (1e-3, 1e-3))
+    assert found.decided.all()
+    sides = [softmax(side) if form == "logits" else side / side.astype(np.longdouble).sum(1, keepdims=True) for side in (p, q)]
+    for values, expected in zip(found[:3], truth(*sides)):
+        close(values, expected)
+
+
+def test_signs_of_probabilities(rng, monkeypatch):
+    """A sign that only the search for the likeliest sees: where both are negative, their ratio tells nothing. Minus zero is zero."""
+    monkeypatch.setattr(comparison, "_SMALL", 0)
+    p, q = (softmax(x).astype(np.float32) for x in pair(rng, 40, 300, 1.0))
+    p[3, 7], q[3, 7] = -1e-4, -1.5e-4
+    p[5, 7] = q[5, 7] = -0.0
+    p[6, 7] = q[6, 7] = 0.0
+    found = compare_rows(p, q, ("probs", "probs"), (1e-3, 1e-3), lane=FAR)
+    assert list(np.flatnonzero(~found.decided)) == [3]
+    np.testing.assert_array_equal(found.top_q, q.argmax(1))
+    sound = np.arange(40) != 3
+    sides = [side[sound] / side[sound].astype(np.longdouble).sum(1, keepdims=True) for side in (p, q)]
+    for values, expected in zip(found[:3], truth(*sides)):
+        close(values[sound], expected)
 
 
 def cut(path, share=0.6):

@@ -9,7 +9,8 @@ import pytest
 from dumps import softmax, truth
 from kullback._kernels import comparison, comparison_lanes
 from kullback._kernels.comparison import compare_rows
-from kullback._kernels.comparison_lanes import FAR, GOAL, LANES, MID, NEAR, NUMBERS, Tile
+from kullback._kernels.comparison_lanes import FAR, GOAL, LANES, MID, NEAR
+from kullback._kernels.comparison_tile import NUMBERS, Tile, sums_of
 
 UNIT = {np.float32: 2.0**-24, np.float64: 2.0**-53}
 ROWS = 48
@@ -39,13 +40,15 @@ def pairs(rng, form, dtype, categories, spread, shift):
     return x, y, *(side / side.sum(1, keepdims=True) for side in wide)
 
 
-def taken(lane, form, x, y):
+def taken(lane, form, x, y, normal=False):
     tile, numbers = Tile(len(x), x.shape[1], x.dtype), np.full((NUMBERS, len(x)), np.nan)
+    tile.parts, tile.normal, tile.positive = tile.room(len(x)), normal, bool((y >= 0.0).all())
     with np.errstate(all="ignore"):
         if form == "logits":
             LANES[lane].logs(x, y, x.max(1), tile, numbers)
         else:
             LANES[lane].probs(x, y, tile, numbers)
+        sums_of(tile.parts, numbers)
         return LANES[lane].finish(numbers, UNIT[x.dtype.type])
 
 
@@ -74,6 +77,41 @@ def test_what_a_lane_calls_fine_is_within_its_goal(rng, lane, form, dtype):
                 fine, meant = fine + np.count_nonzero(found.fine & wanted), meant + np.count_nonzero(wanted)
     assert meant > 15
     assert fine >= 0.9 * meant
+
+
+@pytest.mark.parametrize("form", ["logits", "probs"])
+def test_far_takes_more_where_the_weight_is_spread(rng, form):
+    """Rounding errors of many pieces are by chance of either sign: KL from 0.03 on. Not so where one category has most of the weight."""
+    a = 2.0 * rng.standard_normal((12, 20_000))
+    b = a + rng.uniform(0.25, 0.5, (12, 1)) * rng.standard_normal(a.shape)
+    peaked_a, peaked_b = a.copy(), b.copy()
+    peaked_a[:, 7], peaked_b[:, 7] = 16.0, 15.5
+    for x, y, least in ((a, b, 0.03), (peaked_a, peaked_b, 0.15)):
+        if form == "probs":
+            x, y = (softmax(side) for side in (x, y))
+        x, y = x.astype(np.float32), y.astype(np.float32)
+        sides = [softmax(side) if form == "logits" else side / side.astype(np.longdouble).sum(1, keepdims=True) for side in (x, y)]
+        expected = truth(*sides)
+        for normal in (False, True):
+            found = taken(FAR, form, x, y, normal)
+            assert found.fine[expected[0] > least].all()
+            for values, right in zip(found[:3], expected):
+                np.testing.assert_allclose(values[found.fine], right[found.fine], rtol=GOAL)
+    assert not found.fine[expected[2] < 0.01].any()  # of the peaked
+
+
+def test_far_takes_sums_of_probabilities_that_are_off(rng):
+    """As if they were 1: JS changes by the square of what they are off, and no more is allowed than the goal."""
+    p, q = (softmax(2.0 * rng.standard_normal((200, 300))) for _ in "pq")
+    q *= 10 ** rng.uniform(-5, -0.5, (200, 1)) + 1.0
+    p, q = p.astype(np.float32), q.astype(np.float32)
+    expected = truth(*(side / side.astype(np.longdouble).sum(1, keepdims=True) for side in (p, q)))
+    found = taken(FAR, "probs", p, q, normal=True)
+    off = q.sum(1) - 1.0
+    assert found.fine[off < 1e-3].all()
+    assert not found.fine[off > 0.02].any()
+    for values, right in zip(found[:3], expected):
+        np.testing.assert_allclose(values[found.fine], right[found.fine], rtol=GOAL)
 
 
 @pytest.mark.parametrize("form", ["logits", "probs"])

@@ -38,10 +38,12 @@ class NotComparable(ValueError):
         self.row = row
 
 
-def compare_batch(p: Array, q: Array, forms: tuple[str, str], halves: tuple[bool, bool], chosen: Array | None) -> Rows:
-    """The figures of each row; NaN where a row holds NaN. What is no distribution raises."""
+def compare_batch(
+    p: Array, q: Array, forms: tuple[str, str], halves: tuple[bool, bool], chosen: Array | None, lane: int | None = None
+) -> Rows:
+    """The figures of each row; NaN where a row holds NaN. What is no distribution raises. `lane` as in `compare_rows`."""
     tolerances = tuple(5e-2 if half else 1e-3 for half in halves)
-    found = compare_rows(p, q, forms, (tolerances[0], tolerances[1]), chosen)
+    found = compare_rows(p, q, forms, (tolerances[0], tolerances[1]), chosen, lane)
     left = np.flatnonzero(~found.decided)
     # A few at a time: the general formula's arrays are many.
     step = max(1, (1 << 20) // p.shape[1])
@@ -58,6 +60,14 @@ def compare_batch(p: Array, q: Array, forms: tuple[str, str], halves: tuple[bool
             row = int(rows[int(place[1]) if place else 0])
             raise NotComparable(re.sub(r"row \d+", f"row {row}", str(error)), row) from None
     return found
+
+
+def holding_nan(found: Rows, rows: Array, skip_nan: bool) -> Array:
+    """Which of the rows with these numbers hold NaN. Raises if there are some, unless they are to be skipped."""
+    bad = np.isnan(found.kl_pq) | np.isnan(found.kl_qp) | np.isnan(found.js)
+    if not skip_nan and bad.any():
+        raise NotComparable(f"row {int(rows[np.argmax(bad)])} holds NaN", int(np.argmax(bad)))
+    return bad
 
 
 def _excused(x: Array, form: str, half: bool) -> str:
@@ -161,10 +171,8 @@ class Comparison:
         self._categories, self._tokens = categories, tokens
 
     def _take(self, found: Rows, rows: Array, chosen: Array | None, skip_nan: bool, pooled: Pooled | None = None) -> None:
-        bad = np.isnan(found.kl_pq) | np.isnan(found.kl_qp) | np.isnan(found.js)
+        bad = holding_nan(found, rows, skip_nan)
         if bad.any():
-            if not skip_nan:
-                raise NotComparable(f"row {int(rows[np.argmax(bad)])} holds NaN", int(np.argmax(bad)))
             self._nan += int(bad.sum())
             found, rows = Rows(*(column[~bad] for column in found)), rows[~bad]
             chosen = None if chosen is None else chosen[~bad]

@@ -3,16 +3,18 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 
 from .._forms import parse_form
-from .._kernels.comparison import block_rows
+from .._kernels.comparison import Rows, block_rows, first_lane, stream_rows
+from .._kernels.stream import in_order
 from .._read import ReadError
-from .comparison import Comparison, NotComparable, compare_batch
-from .llama import Clipped, pool
+from .comparison import Comparison, NotComparable, compare_batch, holding_nan
+from .llama import Clipped, Pooled, pool
 from .record import ModelComparison, Side
 from .shards import SUFFIXES, arrays_in, flat, listed, natural_blocks
 from .sources import Source, host, open_source
@@ -37,22 +39,26 @@ def compare_models(
     sides = open_source(p, "P"), open_source(q, "Q")
     forms = _forms(sides, form)
     rows = _match(*sides, allow_partial)
-    read_tokens, token_edges = _token_reader(sides, tokens, rows, allow_partial)
+    blocks = _Blocks(sides, forms, _token_reader(sides, tokens, rows, allow_partial), allow_partial)
     seen = Comparison(top=top)
-    missing = other_text = done = 0
-    edges = {int(edge) for side in sides for edge in side.starts} | token_edges
-    height = block_rows(sides[0].categories)
-    for start, stop in natural_blocks(edges, rows, height):
-        whole = min(side.whole(start, stop) for side in sides)
-        missing += stop - start - whole
-        if whole:
-            chosen, same = read_tokens(start, start + whole) if read_tokens else (None, None)
-            if same is not None:
-                other_text += whole - int(same.sum())
-            _block(seen, sides, forms, start, start + whole, chosen, same, allow_partial)
-        done = stop
+    missing = other_text = 0
+
+    def take(block: _Compared) -> None:
+        nonlocal missing, other_text
+        missing, other_text = missing + block.missing, other_text + block.other_text
+        if block.found is not None:
+            seen._agree(sides[0].categories, block.chosen is not None)
+            seen._take(block.found, block.rows, block.chosen, allow_partial, block.pooled)
         if progress is not None:
-            progress(done, rows)
+            progress(block.stop, rows)
+
+    edges = {int(edge) for side in sides for edge in side.starts}
+    # A framework's arrays are for the thread they came in; the kernel shares out what that reads.
+    anywhere = all(piece.anywhere for side in sides for piece in side.pieces)
+    categories = sides[0].categories
+    spans = list(natural_blocks(edges, rows, partial(stream_rows if anywhere else block_rows, categories)))
+    first = min(spans[0][1], stream_rows(categories, rows))  # not by the number of threads
+    in_order(spans, blocks.read, blocks.like_first((0, first)).compare, take, size=rows * categories if anywhere else 0)
     notes = _notes(sides, rows, missing, other_text)
     about = [Side(side.name, side.kind, f, len(side.pieces)) for side, f in zip(sides, forms)]
     missing += max(side.rows for side in sides) - rows + other_text
@@ -94,14 +100,14 @@ def _match(p: Source, q: Source, allow_partial: bool) -> int:
     return p.rows
 
 
-def _token_reader(sides: tuple[Source, Source], tokens: Any, rows: int, allow_partial: bool) -> tuple[Any, set[int]]:
-    """A function that reads the tokens of rows and says which rows both sides agree on; and where its blocks must end."""
+def _token_reader(sides: tuple[Source, Source], tokens: Any, rows: int, allow_partial: bool) -> Any:
+    """A function that reads the tokens of rows and says which rows both sides agree on; None if there are none."""
     readers: list[tuple[str, Callable[[int, int], Array]]] = []
     if tokens is not None:
         readers.append(_given_tokens(tokens, rows))
     readers += [(side.name, side.tokens) for side in sides if side.has_tokens]
     if not readers:
-        return None, set()
+        return None
     categories = sides[0].categories
 
     def read(start: int, stop: int) -> tuple[Array, Array | None]:
@@ -125,7 +131,7 @@ def _token_reader(sides: tuple[Source, Source], tokens: Any, rows: int, allow_pa
                 same = agree if same is None else same & agree
         return found, same
 
-    return read, set()
+    return read
 
 
 def _given_tokens(tokens: Any, rows: int) -> tuple[str, Callable[[int, int], Array]]:
@@ -152,31 +158,85 @@ def _given_tokens(tokens: Any, rows: int) -> tuple[str, Callable[[int, int], Arr
     return name, read
 
 
-def _block(
-    seen: Comparison, sides: tuple[Source, Source], forms: tuple[str, str], start: int, stop: int, chosen: Array | None, same: Array | None,
-    allow_partial: bool,
-) -> None:  # fmt: skip
-    blocks = [side.read(start, stop) for side in sides]
-    rows = np.arange(start, stop)
-    if same is not None:
-        blocks = [Clipped(*(part[same] for part in b)) if isinstance(b, Clipped) else b[same] for b in blocks]
-        rows, chosen = rows[same], None if chosen is None else chosen[same]
-    if not len(rows):
-        return
-    halves = tuple(side._find(start)[0].half for side in sides)
-    pooled = None
-    try:
-        if any(isinstance(b, Clipped) for b in blocks):
-            plain = [b if isinstance(b, Clipped) else log_probs(_floats(b), form, half) for b, form, half in zip(blocks, forms, halves)]
-            pooled = pool(plain[0], plain[1], chosen)
-            found = compare_batch(pooled.p, pooled.q, ("log_probs", "log_probs"), (False, False), None)
-            found = found._replace(top_p=pooled.top_p, top_q=pooled.top_q, log_p=pooled.log_p, log_q=pooled.log_q)
-        else:
-            found = compare_batch(_floats(blocks[0]), _floats(blocks[1]), forms, (halves[0], halves[1]), chosen)
-        seen._agree(sides[0].categories, chosen is not None)
-        seen._take(found, rows, chosen, allow_partial, pooled)
-    except NotComparable as error:
-        raise ReadError(_place(error, sides, rows, blocks)) from None
+class _Block(NamedTuple):
+    """Rows of both sides up to `stop`, less those that are `missing` or differ in their token."""
+
+    stop: int
+    missing: int
+    other_text: int
+    rows: Array
+    chosen: Array | None
+    sides: list[Any]
+    halves: list[bool]
+
+
+class _Compared(NamedTuple):
+    """What is left of a block. `found` None: it had no rows."""
+
+    stop: int
+    missing: int
+    other_text: int
+    rows: Array
+    chosen: Array | None
+    found: Rows | None = None
+    pooled: Pooled | None = None
+
+
+class _Blocks(NamedTuple):
+    """Blocks of rows, from the files to their figures."""
+
+    sides: tuple[Source, Source]
+    forms: tuple[str, str]
+    read_tokens: Callable[[int, int], tuple[Array, Array | None]] | None
+    allow_partial: bool
+    lane: int | None = None
+
+    def like_first(self, span: tuple[int, int]) -> _Blocks:
+        """The same, for rows like those of this block: a few of them tell."""
+        first = self.read(span)
+        if not len(first.rows) or any(isinstance(b, Clipped) for b in first.sides):
+            return self
+        p, q = (_floats(b[:: max(1, len(first.rows) // 4)]) for b in first.sides)
+        return self._replace(lane=first_lane(p, q, self.forms))
+
+    def read(self, span: tuple[int, int]) -> _Block:
+        start, stop = span
+        whole = min(side.whole(start, stop) for side in self.sides)
+        missing, other_text, rows, chosen = stop - start - whole, 0, np.arange(start, start + whole), None
+        if not whole:
+            return _Block(stop, missing, 0, rows, None, [], [])
+        same = None
+        if self.read_tokens is not None:
+            chosen, same = self.read_tokens(start, start + whole)
+        blocks = [side.read(start, start + whole) for side in self.sides]
+        if same is not None:
+            other_text = whole - int(same.sum())
+            blocks = [Clipped(*(part[same] for part in b)) if isinstance(b, Clipped) else b[same] for b in blocks]
+            rows, chosen = rows[same], None if chosen is None else chosen[same]
+        return _Block(stop, missing, other_text, rows, chosen, blocks, [side._find(start)[0].half for side in self.sides])
+
+    def compare(self, block: _Block) -> _Compared:
+        compared = _Compared(*block[:5])
+        if not len(block.rows):
+            return compared
+        pooled, chosen = None, block.chosen
+        try:
+            if any(isinstance(b, Clipped) for b in block.sides):
+                plain = [
+                    b if isinstance(b, Clipped) else log_probs(_floats(b), form, half)
+                    for b, form, half in zip(block.sides, self.forms, block.halves)
+                ]
+                pooled = pool(plain[0], plain[1], chosen)
+                found = compare_batch(pooled.p, pooled.q, ("log_probs", "log_probs"), (False, False), None)
+                found = found._replace(top_p=pooled.top_p, top_q=pooled.top_q, log_p=pooled.log_p, log_q=pooled.log_q)
+                pooled = pooled._replace(p=None, q=None)
+            else:
+                p, q = (_floats(b) for b in block.sides)
+                found = compare_batch(p, q, self.forms, (block.halves[0], block.halves[1]), chosen, self.lane)
+            holding_nan(found, block.rows, self.allow_partial)
+        except NotComparable as error:
+            raise ReadError(_place(error, self.sides, block.rows, block.sides)) from None
+        return compared._replace(found=found, pooled=pooled)
 
 
 def _place(error: NotComparable, sides: tuple[Source, Source], rows: Array, blocks: list[Any]) -> str:
@@ -197,8 +257,9 @@ def _has_nan(block: Any, row: int) -> bool:
 
 
 def _floats(block: Any) -> Array:
-    x = host(block)[0]
-    return x if x.dtype in (np.float32, np.float64) else x.astype(np.float64)
+    wanted = np.float32, np.float64
+    x = block if type(block) is np.ndarray and block.dtype in wanted else host(block)[0]
+    return x if x.dtype in wanted else x.astype(np.float64)
 
 
 def log_probs(x: Array, form: str, half: bool) -> Array:

@@ -119,7 +119,7 @@ def _in_memory(x: Any, name: str) -> Piece:
     def read(start: int, stop: int) -> Array:
         return (x if len(shape) == 2 else x.reshape(rows, columns))[start:stop]
 
-    return Piece(name, None, rows, columns, rows, read, None, half)
+    return Piece(name, None, rows, columns, rows, read, None, half, isinstance(x, np.ndarray))
 
 
 def host(x: Any) -> tuple[Array, bool]:

@@ -9,12 +9,12 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Iterator
-from itertools import pairwise
 from typing import Any, NamedTuple
 
 import numpy as np
 
-from .comparison_lanes import FAR, FAR_ABOVE, GOAL, LANES, LEAST, MID, NEAR, NEAR_BELOW, NUMBERS, Tile
+from .comparison_lanes import FAR, GOAL, LANES, LEAST, MID, NEAR, NEAR_BELOW, TELLS_UNDERFLOW, suiting
+from .comparison_tile import NUMBERS, Tile, sums_of
 from .cpu import _Buffers, on_threads, thread_count
 from .cpu_tiles import _ONES, _UNIT, PIECE, _vecdot
 
@@ -22,16 +22,21 @@ Array = Any
 
 LOG_FORMS = ("logits", "log_probs")
 # Bytes of an array of a tile. Fewer would fit the caches better, but each tile costs some 30 µs, and threads wait for the GIL.
-_TILE = 1 << 20
+_TILE = 1 << 21
 # Elements of a tile in float64, of which there are more arrays.
 _WIDE = 1 << 16
 # Elements a thread takes at a time.
 _TASK = 1 << 21
+# Elements of a block that a thread takes from a stream.
+_BLOCK = 1 << 22
 # Up to so many elements float64 takes no time that anyone would notice, and gives the same digits on every machine.
 _SMALL = 1 << 16
+# Rows by which the lane of the first tile is chosen.
+_TRIED = 4
 # Rows whose sums are kept until their figures are worked out.
 _FINISH = 1024
 _DOUBLE = 2.0**-53
+_BITS = {np.dtype(np.float32): np.uint32, np.dtype(np.float64): np.uint64}
 _last = threading.local()
 
 
@@ -146,10 +151,17 @@ def _task_rows(columns: int) -> int:
     return max(height, _TASK // columns // height * height)
 
 
-def block_rows(columns: int) -> int:
+def block_rows(columns: int, left: int) -> int:
     """How many rows to hand over at a time: two tasks a thread, and four at least, for what a block costs whatever its size. Whole tasks,
     so that figures do not depend on the number of threads."""
-    return _task_rows(columns) * max(4, 2 * thread_count())
+    return min(left, _task_rows(columns) * max(4, 2 * thread_count()))
+
+
+def stream_rows(columns: int, left: int) -> int:
+    """The same where threads take blocks for themselves: one's, of those left. Fewer towards the end, that none waits long for another."""
+    height = _height(columns)
+    whole = max(height, _BLOCK // columns // height * height)
+    return max(min(whole, 4 * height), min(whole, left // 2 // height * height))
 
 
 def _tile(*key: Any) -> Tile:
@@ -160,18 +172,20 @@ def _tile(*key: Any) -> Tile:
 
 
 class _Sums(NamedTuple):
-    """Rows that have gone through a lane: what it made of each, its estimate of KL(P||Q), and which lane it was."""
+    """Rows that have gone through a lane: what it made of each, which lane it was, and both sides at the chosen category."""
 
     rows: Array
     numbers: Array
-    estimates: Array
     tried: Array
+    at: Array
 
 
 class _Call:
     """One call: what all threads share, each writing its own rows of `found`."""
 
-    def __init__(self, x: Array, y: Array, forms: tuple[str, str], tolerances: tuple[float, float], chosen: Array | None) -> None:
+    def __init__(
+        self, x: Array, y: Array, forms: tuple[str, str], tolerances: tuple[float, float], chosen: Array | None, lane: int | None
+    ) -> None:
         self.x, self.y, self.forms, self.tolerances, self.chosen = x, y, forms, tolerances, chosen
         self.count, self.columns = x.shape
         reals, places = np.empty((5, self.count)), np.empty((2, self.count), np.intp)
@@ -179,6 +193,28 @@ class _Call:
         self.logs = forms[0] in LOG_FORMS
         self.unit = _UNIT.get(x.dtype, 0.0) if x.dtype == y.dtype and self.logs == (forms[1] in LOG_FORMS) else 0.0
         self.height = max(1, _height(self.columns) * 4 // x.dtype.itemsize)
+        self.normal = forms == ("probs", "probs")
+        self.bits = None if self.logs or not TELLS_UNDERFLOW else _BITS.get(y.dtype)
+        self.infinity = None if self.bits is None else y.dtype.type(np.inf).view(self.bits)
+        limits = [tolerance if form in ("probs", "log_probs") else np.inf for form, tolerance in zip(forms, tolerances)]
+        self.limits = np.array(limits)[:, None] if min(limits) < np.inf else None
+        self.strided = not all(side.flags.c_contiguous and side.flags.aligned for side in (x, y))
+        self.lane = MID if lane is None else lane
+
+    def suiting_lane(self) -> int:
+        """The lane to begin with, from a few rows here and there."""
+        if not self.unit:
+            return MID
+        step = -(-self.count // min(_TRIED, self.height))
+        few = _Call(self.x[::step].copy(), self.y[::step].copy(), self.forms, self.tolerances, None, None)
+        tile = _tile(min(self.height, self.count), self.columns, self.x.dtype)
+        tile.positive = False
+        numbers, parts, rows = np.empty((NUMBERS, few.count)), tile.room(few.count), slice(0, few.count)
+        with np.errstate(all="ignore"):
+            few.find_tops(rows)
+            few.sums(FAR, rows, tile, parts, numbers)
+            sums_of(parts, numbers)
+            return suiting(FAR, numbers)
 
     def work(self, queue: Iterator[tuple[int, int]]) -> None:
         buffer = _Buffers()
@@ -197,62 +233,94 @@ class _Call:
             if tile is not None and begun:
                 self.finish_all(begun, tile, buffer)
 
-    def find_tops(self, rows: slice) -> None:
-        self.found.top_p[rows], self.found.top_q[rows] = self.x[rows].argmax(1), self.y[rows].argmax(1)
+    def find_tops(self, rows: slice) -> bool:
+        """Whether it was seen on the way that none of y is negative."""
+        y, top_q = self.y[rows], self.found.top_q[rows]
+        self.x[rows].argmax(1, self.found.top_p[rows])
+        if self.bits is not None and not self.strided:
+            # The bits of numbers >= 0 are in their order, and a sign is above all of these, as a NaN is above inf.
+            bits = y.view(self.bits)
+            bits.argmax(1, top_q)
+            if np.maximum.reduce(bits[np.arange(len(bits)), top_q]) <= self.infinity:
+                return True
+        y.argmax(1, top_q)
+        return False
 
     def first(self, start: int, stop: int, tile: Tile) -> _Sums:
-        """Rows start to stop, each through the lane that suits its neighbours."""
+        """Rows start to stop, the first tile through the lane this began with, the others through the one that suits that tile."""
         count = stop - start
-        task = _Sums(np.arange(start, stop), np.empty((NUMBERS, count)), np.empty(count), np.empty(count, np.int8))
-        # A lane that suits all rows so far is the next tile's; MID, which takes most of them, where none does, and for the first row.
-        lane, least, most = MID, np.inf, 0.0
-        edges = [0, *range(1, count, self.height), count]
-        for low, high in pairwise(edges):
-            rows, here = slice(start + low, start + high), slice(low, high)
-            self.find_tops(rows)
-            task.estimates[here] = found = self.sums(lane, rows, tile, task.numbers[:, here])
+        task = _Sums(np.arange(start, stop), np.empty((NUMBERS, count)), np.empty(count, np.int8), np.empty((2, count)))
+        parts = tile.room(count)
+        lane = self.lane
+        for low in range(0, count, self.height):
+            here = slice(low, min(count, low + self.height))
+            rows = slice(start + here.start, start + here.stop)
+            tile.positive = self.find_tops(rows)
+            self.sums(lane, rows, tile, parts[:, here], task.numbers[:, here])
             task.tried[here] = lane
-            least, most = min(least, found.min()), max(most, found.max())
-            lane = FAR if least >= FAR_ABOVE else NEAR if most <= NEAR_BELOW else MID
+            task.at[:, here] = self.at(task.rows[here])  # now that they are in the cache
+            if low == 0:
+                sums_of(parts[:, here], task.numbers[:, here])
+                lane = suiting(lane, task.numbers[:, here])
+        sums_of(parts, task.numbers)
         return task
 
     def finish_all(self, tasks: list[_Sums], tile: Tile, buffer: _Buffers) -> None:
-        """From sums to figures, for many rows at once: some 200 operations that cost the same for one row. The others once more."""
-        rows, numbers, estimates, tried = (np.concatenate(parts, -1) for parts in zip(*tasks))
+        """From sums to figures, for many rows at once: some 50 operations that cost the same for one row. The others once more."""
+        rows, numbers, tried, at = tasks[0] if len(tasks) == 1 else (np.concatenate(parts, -1) for parts in zip(*tasks))
         for lane in (NEAR, MID, FAR):
-            mine = np.flatnonzero(tried == lane)
-            if mine.size:
-                self.finish(lane, rows[mine], numbers[:, mine])
+            mine = tried == lane
+            if mine.all():
+                self.finish(lane, rows, numbers, at)
+            elif mine.any():
+                self.finish(lane, rows[mine], numbers[:, mine], at[:, mine])
+        left = ~self.found.decided[rows]
+        if not left.any():
+            return
+        estimates = np.empty(len(rows))
+        for lane in np.unique(tried):
+            mine = tried == lane
+            estimates[mine] = LANES[lane].estimate(numbers[:, mine])
         close, ordinary = estimates < NEAR_BELOW, (estimates >= LEAST[self.unit]) & (estimates < np.inf)
         for lane, others in ((NEAR, (tried == MID) & close), (MID, (tried != MID) & ordinary)):
-            again = rows[others & ~self.found.decided[rows]]
+            again = rows[left & others]
             for low in range(0, len(again), self.height):
                 part = again[low : low + self.height]
-                room = np.empty((NUMBERS, len(part)))
-                self.sums(lane, part, tile, room)
-                self.finish(lane, part, room)
+                numbers, parts = np.empty((NUMBERS, len(part))), tile.room(len(part))
+                tile.positive = False
+                self.sums(lane, part, tile, parts, numbers)
+                sums_of(parts, numbers)
+                self.finish(lane, part, numbers, self.at(part))
         self.in_float64(rows[~self.found.decided[rows]], buffer)
 
-    def sums(self, lane: int, rows: Any, tile: Tile, out: Array) -> Array:
-        a, b = (side if side.flags.c_contiguous and side.flags.aligned else side.copy() for side in (self.x[rows], self.y[rows]))
-        tile = tile.first(len(a))
+    def sums(self, lane: int, rows: Any, tile: Tile, parts: Array, out: Array) -> None:
+        a, b = self.x[rows], self.y[rows]
+        if self.strided:
+            a, b = a.copy(), b.copy()
+        if len(a) != len(tile.index):
+            tile = tile.first(len(a))
+        tile.parts = parts
         if self.logs:
-            return LANES[lane].logs(a, b, a[np.arange(len(a)), self.found.top_p[rows]], tile, out)
-        return LANES[lane].probs(a, b, tile, out)
+            LANES[lane].logs(a, b, a[tile.index, self.found.top_p[rows]], tile, out)
+        else:
+            tile.normal = self.normal
+            LANES[lane].probs(a, b, tile, out)
 
-    def finish(self, lane: int, rows: Array, raw: Array) -> None:
+    def at(self, rows: Array) -> Array:
+        """Both sides at the chosen category."""
+        token = (self.found.top_p if self.chosen is None else self.chosen)[rows]
+        return np.array((self.x[rows, token], self.y[rows, token]), np.float64)
+
+    def finish(self, lane: int, rows: Array, raw: Array, at: Array) -> None:
         kl_pq, kl_qp, js, log_sum, log_ratio, fine = LANES[lane].finish(raw, self.unit)
-        tops = self.found.top_p[rows]
-        token = tops if self.chosen is None else self.chosen[rows]
-        a, b = (side[rows, token].astype(np.float64) for side in (self.x, self.y))
-        if not self.logs:
-            a, b = np.log(a), np.log(b)
-        for form, tolerance, log_total in zip(self.forms, self.tolerances, (log_sum, log_sum + log_ratio)):
-            if form in ("probs", "log_probs"):
-                fine &= np.abs(np.expm1(log_total)) <= tolerance
-        values = kl_pq, kl_qp, js, tops, self.found.top_q[rows], a - log_sum, b - log_sum - log_ratio, fine
-        for out, value in zip(self.found, values):
-            out[rows] = value
+        place: Any = slice(rows[0], rows[-1] + 1) if rows[-1] - rows[0] < len(rows) else rows
+        log_sums = np.array((log_sum, log_sum + log_ratio))
+        if self.limits is not None:
+            fine &= (np.abs(np.expm1(log_sums)) <= self.limits).all(0)
+        log_p, log_q = (at if self.logs else np.log(at)) - log_sums
+        found = self.found
+        for out, value in zip((*found[:3], *found[5:]), (kl_pq, kl_qp, js, log_p, log_q, fine)):
+            out[place] = value
 
     def in_float64(self, rows: Array, buffer: _Buffers) -> None:
         step = max(1, _WIDE // self.columns)
@@ -267,11 +335,21 @@ class _Call:
                 out[part] = value
 
 
-def compare_rows(x: Array, y: Array, forms: tuple[str, str], tolerances: tuple[float, float], chosen: Array | None = None) -> Rows:
-    """Of two (rows, categories) arrays of float32 or float64. `chosen`: a category a row, the likeliest of x by default."""
+def compare_rows(
+    x: Array, y: Array, forms: tuple[str, str], tolerances: tuple[float, float], chosen: Array | None = None, lane: int | None = None
+) -> Rows:
+    """Of two (rows, categories) arrays of float32 or float64. `chosen`: a category a row, the likeliest of x by default. `lane`: what
+    `first_lane` has found for rows like these, if it was asked."""
     if x.size <= _SMALL:
         x, y = x.astype(np.float64), y.astype(np.float64)
-    call = _Call(x, y, forms, tolerances, chosen)
+    call = _Call(x, y, forms, tolerances, chosen, lane)
+    if lane is None and call.count > call.height:
+        call.lane = call.suiting_lane()
     step = _task_rows(call.columns)
     on_threads(call.work, [(low, min(call.count, low + step)) for low in range(0, call.count, step)], x.size)
     return call.found
+
+
+def first_lane(x: Array, y: Array, forms: tuple[str, str]) -> int:
+    """The lane that is likely to suit rows such as these, for `compare_rows` of more of them: it costs as much as some rows."""
+    return _Call(x, y, forms, (np.inf, np.inf), None, None).suiting_lane()

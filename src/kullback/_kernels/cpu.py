@@ -37,7 +37,7 @@ _TASK = 1 << 21
 _THREADS_FROM = 1 << 17
 
 _pool: ThreadPoolExecutor | None = None
-# In a thread of the pool, `busy` is there: what it calls must not wait for the pool.
+# Where `busy` is there, in the threads of the pool and in one that shares its work with them: what is called then must not wait for them.
 _here = threading.local()
 
 
@@ -71,11 +71,14 @@ def on_threads(job: Callable[[Iterator[Any]], None], tasks: list[Any], size: int
         others = [_pool.submit(job, queue) for _ in range(threads - 1)]
     except RuntimeError:  # the interpreter is shutting down
         others = []
+    _here.busy = True
     try:
         job(queue)
     finally:
+        del _here.busy
         for other in others:
-            other.result()
+            if not other.cancel():  # one that has not begun, behind someone else's, is not needed any more
+                other.result()
 
 
 def _merged(shape: tuple[int, ...], strides: tuple[int, ...]) -> tuple[int, int] | None:
