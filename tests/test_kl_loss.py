@@ -297,4 +297,4 @@ def test_kernels_in_tritons_interpreter():
         text=True,
     )
     assert done.returncode == 0, done.stdout + done.stderr
-    assert re.search(r"\b10\d passed", done.stdout)
+    assert re.search(r"\b9\d passed", done.stdout)
