@@ -165,6 +165,10 @@ def _log_affinity(ops: Any, pr: Pair, axes: Any, order: float) -> Array:
     far = (h > 1.0) | (l > 1.0) | pr.only_p
     power = ops.exp(ops.where(log_power < 20.0, log_power, 20.0))
     second_order = ops.where(far, power - pr.p * (1.0 + h), pr.p * phi(ops, ops.where(far, 0.0, h))) - g * bregman(ops, pr.p, pr.q, l)
+    # Where q is far below p, e^h and e^l alone: h and g l are the same, and large numbers where a finite logit stands for absence.
+    below = (l < -1.0) & (h <= 1.0)
+    h_below, l_below = ops.where(below, h, 0.0), ops.where(below, l, 0.0)
+    second_order = ops.where(below, pr.p * (expm1(ops, h_below) - g * expm1(ops, l_below)), second_order)
     # Only P is there: -(1 - g) p, without the detour over l.
     second_order = ops.where(pr.only_p, (g - 1.0) * pr.p, second_order)
     t = ops.sum(second_order, axes)

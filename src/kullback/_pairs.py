@@ -67,7 +67,10 @@ def phi(ops: Any, x: Array) -> Array:
 
 def expm1(ops: Any, x: Array) -> Array:
     """e^x - 1 for x <= 0. Compilers do not always keep the accuracy of the library function."""
-    return x + phi(ops, x)
+    # Not x + phi(x), which cancels far from 0: of -1e9, which stands for absence in many a mask, nothing would be left.
+    near = x > -1.0
+    near_x = ops.where(near, x, 0.0)
+    return ops.where(near, near_x + phi_near(ops, near_x), ops.exp(ops.where(near, -1.0, x)) - 1.0)
 
 
 def bregman(ops: Any, p: Array, q: Array, log_ratio: Array) -> Array:

@@ -525,6 +525,26 @@ def test_rows_that_are_no_distributions_are_nan_and_leave_others_alone():
     found = kl_loss(student=student, teacher=teacher, reduction="none", impl="triton")
     assert torch.isnan(found[:3]).all()
     assert found[3].item() == pytest.approx(expected[3].item(), rel=1e-5)
+    # The gradient to either side is NaN there too, whichever of them it is that is none.
+    for direction in DIRECTIONS:
+        sides = [x.clone().requires_grad_() for x in (student, teacher)]
+        kl_loss(student=sides[0], teacher=sides[1], reduction="none", **_options(direction)).sum().backward()
+        assert all(torch.isnan(x.grad[:3]).all() and torch.isfinite(x.grad[3]).all() for x in sides)
+
+
+@pytest.mark.parametrize("direction", ["forward", "reverse"])
+def test_an_infinite_divergence_has_no_derivative_to_its_first_argument(direction):
+    """As in array operations; that to the second remains."""
+    found = []
+    for impl in ("triton", "array"):
+        student, teacher = _logits(2, 40, 0.5, torch.float32)
+        (student if direction == "forward" else teacher)[0, 3] = -math.inf
+        sides = [x.requires_grad_() for x in (student, teacher)]
+        kl_loss(student=student, teacher=teacher, direction=direction, reduction="none", impl=impl).sum().backward()
+        found.append([x.grad for x in (sides if direction == "forward" else sides[::-1])])
+    for one, right in zip(*found):
+        torch.testing.assert_close(one, right, rtol=1e-4, atol=1e-6, equal_nan=True)
+    assert torch.isnan(found[0][1][0]).all()
 
 
 def test_strides_shapes_and_shifts():

@@ -152,7 +152,8 @@ def gradients_kernel(
     for_p = tl.load(base + 5)
     for_q = tl.load(base + 6)
     weight = tl.load(upstream + row)
-    factor = tl.where(weight == 0.0, 0.0, weight * scale)
+    # A row that is no distribution has no derivatives, unless it does not count.
+    factor = tl.where(weight == 0.0, 0.0, tl.where(tl.abs(r) < INF, weight * scale, float("nan")))
     a = _load(x, row, columns, VALID_X, x_row, x_column)
     b = _load(y, row, columns, VALID_Y, y_row, y_column)
     unit = scale * LOG2E
@@ -161,7 +162,8 @@ def gradients_kernel(
     v = _log_ratio(a, b, top_a, top_b, scale, r, EXACT)
     if KIND == 0:
         v -= for_q  # what rounding took from r
-        g_p = -tl.where(p > 0.0, p * (v + for_p), 0.0)
+        # Where KL is infinite there is none to p.
+        g_p = -tl.where(for_p < INF, tl.where(p > 0.0, p * (v + for_p), 0.0), float("nan"))
         g_q = _difference(p, q, v)
     else:
         _, m_over_p, m_over_q = _mixture(p, q, v, w)
