@@ -399,6 +399,20 @@ def test_what_has_weight_0_reaches_no_derivative(reduction):
         torch.testing.assert_close(found["triton", twice], found["array", twice], rtol=1e-4, atol=1e-7)
 
 
+@pytest.mark.parametrize("direction", DIRECTIONS)
+def test_rows_without_a_value_have_no_fused_gradient(direction):
+    """NaN among the logits; and, of KL(student‖teacher), what the teacher lacks, however little the student has of it."""
+    student, teacher = _logits(3, 600 if INTERPRETED else 20_000, 0.5, torch.float32)
+    student[1, 400], student[2, 7], teacher[2, 7] = math.nan, -300.0, -math.inf
+    student.requires_grad_()
+    loss = kl_loss(student=student, teacher=teacher, reduction="sum", **_options(direction))
+    loss.backward()
+    assert torch.isnan(loss)
+    assert torch.isfinite(student.grad[0]).all()
+    assert torch.isnan(student.grad[1]).all()
+    assert (torch.isnan if direction == "reverse" else torch.isfinite)(student.grad[2]).all()
+
+
 def test_slices_wait_for_each_other_only_where_all_of_them_run(monkeypatch):
     """On small GPUs rows of many slices get two launches: a program that waits for one that finds no room would wait for ever."""
     from types import SimpleNamespace

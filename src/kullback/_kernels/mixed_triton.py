@@ -219,7 +219,7 @@ def mixed_kernel(
                 far_value += term
                 far_total += tl.where(of_side > 0.0, of_side * slope, 0.0)
             found += tl.sum(far_value, 0)
-            mean += tl.sum(far_total, 0)
+            mean = tl.where(found == INF, INF, mean + tl.sum(far_total, 0))
         store_two(terms, row * COUNT + piece, tl.where(valid, found, float("nan")), (mean - among * found) * per)
         if SLICES > 1:
             tl.store(c_words + row * COUNT + piece, word(mean, tl.zeros_like(mean)))
