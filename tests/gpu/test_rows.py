@@ -123,9 +123,10 @@ def test_small_divergences_of_uneven_rows(direction):
 @pytest.mark.parametrize("peak", [7.0, 15.0])
 def test_gradients_where_one_category_has_nearly_all_the_mass(dtype, peak):
     """All but 5e-4 or 2e-7 of it: there the gradient is as small, and must be as exact."""
-    teacher = torch.randn(4, 600, generator=torch.Generator().manual_seed(0))
+    rows = 1 if INTERPRETED else 4
+    teacher = torch.randn(rows, 600, generator=torch.Generator().manual_seed(0))
     teacher[:, 300] = peak + math.log(600)
-    student = teacher + 0.3 * torch.randn(4, 600, generator=torch.Generator().manual_seed(1))
+    student = teacher + 0.3 * torch.randn(rows, 600, generator=torch.Generator().manual_seed(1))
     student, teacher = (x.to(dtype).to(DEVICE) for x in (student, teacher))
     for direction in DIRECTIONS:
         exact = [x.double().requires_grad_() for x in (student, teacher)]
