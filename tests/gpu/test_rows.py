@@ -242,6 +242,27 @@ def test_other_directions_over_several_slices(direction, case, monkeypatch):
     assert (student.grad[:, columns:] == 0).all()
 
 
+@pytest.mark.parametrize(("kind", "w"), [("js", 0.2), ("js", 0.5), ("js", 0.8), ("skew", 0.6), ("skew", 0.9), ("skew", 0.99)])
+@pytest.mark.parametrize("of_q", [True, False])
+def test_polynomials_near_equal_probabilities(kind, w, of_q):
+    """Of all shares that take them, as far as they are used, beside the definitions in float64, which lose 1e-12 to cancellation."""
+    from kullback._kernels import mixed_triton
+
+    assert mixed_triton.takes(kind, w)
+    v2 = np.delete(np.linspace(-1, 1, 73), 36) * mixed_triton._NEAR.value
+    v = v2 * math.log(2)
+    log_m = np.log1p(w * np.expm1(v))
+    ratio = -w * np.expm1(v) / (1 + w * np.expm1(v))
+    if kind == "js":
+        value, slope = -(1 - w) * log_m - w * np.exp(v) * (log_m - v), -w * (log_m - v) if of_q else -(1 - w) * log_m
+    else:
+        value, slope = w * np.expm1(v) - log_m, -w * ratio if of_q else -log_m - (1 - w) * ratio
+    found = mixed_triton.series(kind, w, of_q)
+    a, b = (np.polynomial.Polynomial(part)(v2) for part in (found[:6], found[6:]))
+    np.testing.assert_allclose(a * v2**2, value, rtol=5e-6)  # half of what a value may be off by
+    np.testing.assert_allclose(b * v2, slope, rtol=2e-5)  # at the end of the range; by norm it is below the 1e-5 of float32 gradients
+
+
 def _exact(student, teacher):
     """KL(T‖S) and its gradient to the student's logits, in float64 without cancellation: Σ p φ(v), q where p is absent."""
     student, teacher = student.double(), teacher.double()

@@ -21,23 +21,18 @@ from .math_triton import (
     FAST,
     INF,
     LN2,
-    LOG2E,
     _bregman,
     _exp2,
     _expm1,
     _fma,
     _load,
-    _log2_ratio,
     _mixture,
-    _of_row,
     _phi,
     _ratio,
     _summed,
-    _three_sum,
-    _two_sum,
     _wide,
 )
-from .slices_triton import COLUMNS, PerRow, awaited, finish, layout, normalisers, numbers, registers, store_two, word
+from .slices_triton import COLUMNS, PerRow, awaited, finish, layout, normalisers, numbers, place, ratios, registers, store_two, word
 
 KINDS = {"kl": 0, "js": 1, "skew": 2}
 _TERMS = 6  # of either polynomial
@@ -146,33 +141,16 @@ def mixed_kernel(
     FIRST: tl.constexpr, SECOND: tl.constexpr, THIRD: tl.constexpr, GROUP: tl.constexpr, BLOCK: tl.constexpr,
 ):  # fmt: skip
     """upstream·y (B − C) into `gradient`; this slice's part of the divergence into `terms`."""
-    piece = tl.program_id(0)
-    row = (FIRST_ROW + tl.program_id(1)).to(tl.int64)
-    low = piece * WIDTH
-    high = tl.minimum(low + WIDTH, V)
+    row, piece, low, high, end, factor, unit = place(V, COMMON, WIDTH, FIRST_ROW, upstream, upstream_row, scales, scale_row)
     left = x + row * x_row
     right = y + row * y_row
     lane = tl.arange(0, BLOCK)
-    end = tl.maximum(tl.minimum(high, COMMON), low)  # up to here both have columns
-    scale = _of_row(scales, row, scale_row)
-    weight = _of_row(upstream, row, upstream_row)
-    factor = tl.where(weight == 0.0, 0.0, weight * scale)
-    unit = scale * LOG2E
     at_a, sum_a, at_b, sum_b, lowest_a, lowest_b = normalisers(
         x, y, words, own_words, pivots, row, piece, low, high, end, unit, VALID_X, VALID_Y, x_row, x_column, y_row, y_column, COUNT,
         SLICES, FIRST, SECOND or THIRD, GROUP, BLOCK,
     )  # fmt: skip
-    log_a = tl.log2(sum_a)
+    log_a, valid, apart, rest, shift, less, ordinary = ratios(at_a, sum_a, at_b, sum_b, lowest_a, lowest_b, unit, factor)
     log_b = tl.log2(sum_b)
-    gain = _log2_ratio(sum_b, sum_a)
-    valid = tl.abs(gain) < INF
-    # log2 of the ratio of the normalisers, and of what p is multiplied by, each with what rounding took from it.
-    apart, rest = _three_sum(at_b, -at_a, gain)
-    shift, less = _two_sum(at_a, log_a - tl.log2(factor))
-    # p·factor does not underflow, nor eᵛ ≤ 1/p overflow, and q is nowhere absent, or next to it; and what rounding took from the shift,
-    # which gradients lack, is little. NaN fails this too.
-    fine = (lowest_a * unit - shift > -100.0) & (lowest_b * unit - (at_b + (log_a + gain)) > -100.0)
-    ordinary = (tl.min(fine.to(tl.int32), 0) == 1) & (factor > 0.0) & (factor < 1e8) & (tl.abs(less) < 1e-5)
     end = tl.where(ordinary, end, low)
     twofold = low + (end - low) // (2 * BLOCK) * (2 * BLOCK)
     mean = 0.0

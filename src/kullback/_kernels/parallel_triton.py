@@ -13,7 +13,8 @@ import triton
 import triton.language as tl
 
 from .math_triton import INF, LOG2E, _bregman, _difference, _exp2, _expm1, _load, _log_ratio, _mixture, _of_row
-from .rows_triton import KINDS, _block, _exact, _normalisers, _scales, gradients, rows
+from .mixed_triton import KINDS
+from .rows_triton import _block, _exact, _normalisers, _scales, gradients, rows
 from .slices_triton import PerRow
 
 

@@ -1,8 +1,8 @@
 """Divergences of the rows of two logits arrays in Triton: nothing of their size is written but gradients.
 
-KL itself is in `kl_triton` with its gradient and in `kl_values_triton` without; divergences to a mixture are here, one program a row: the
-first pass finds both normalisers, the second the divergence. Another kernel, one program a tile, writes gradients from the rows'
-statistics. Arithmetic is float32, in the cancellation-free form of `_calculus`, to which double precision and second derivatives are
+Where one side learns, value and gradient come from `kl_triton` and `mixed_triton` at once. Values alone of KL are in `kl_values_triton`,
+those of divergences to a mixture here, one program a row: the first pass finds both normalisers, the second the divergence. Another
+kernel, one program a tile, writes gradients from the rows' statistics. Arithmetic is float32, in the cancellation-free form of `_calculus`, to which double precision and second derivatives are
 left. TRITON_INTERPRET=1 runs it without a GPU.
 """
 
@@ -29,9 +29,9 @@ from .math_triton import (
     _of_row,
     _pivot,
 )
+from .mixed_triton import KINDS
 from .slices_triton import PerRow
 
-KINDS = {"kl": 0, "js": 1, "skew": 2}
 DTYPES = (torch.float16, torch.bfloat16, torch.float32)
 # The column of the statistics that has log(sum_b / sum_a): finite for rows that are distributions.
 LOG_RATIO = 4

@@ -19,13 +19,18 @@ from .math_triton import (
     ATOMICS_ANSWER_ALL,
     INF,
     INTERPRETED,
+    LOG2E,
     _exp2,
     _fma,
     _least,
     _load,
+    _log2_ratio,
     _lowest,
+    _of_row,
     _pivot,
     _summed,
+    _three_sum,
+    _two_sum,
     _wide,
 )
 
@@ -212,11 +217,40 @@ def normalisers(
 
 
 @triton.jit
+def place(V, COMMON, WIDTH, FIRST_ROW, upstream, upstream_row, scales, scale_row):
+    """Of this program: its row and number in it; the columns from which to which its slice is, and up to which both sides have them; what
+    the gradient is multiplied by, 0 for a row that does not count, and logits in base 2."""
+    piece = tl.program_id(0)
+    row = (FIRST_ROW + tl.program_id(1)).to(tl.int64)
+    low = piece * WIDTH
+    high = tl.minimum(low + WIDTH, V)
+    scale = _of_row(scales, row, scale_row)
+    weight = _of_row(upstream, row, upstream_row)
+    factor = tl.where(weight == 0.0, 0.0, weight * scale)
+    return row, piece, low, high, tl.maximum(tl.minimum(high, COMMON), low), factor, scale * LOG2E
+
+
+@triton.jit
+def ratios(at_a, sum_a, at_b, sum_b, lowest_a, lowest_b, unit, factor):
+    """From the normalisers: log2 of P's sum; is the row two distributions? log2 of their ratio, and of what p is multiplied by, each with
+    what rounding took from it; and may this slice take the formulas for ordinary logits?"""
+    log_a = tl.log2(sum_a)
+    gain = _log2_ratio(sum_b, sum_a)
+    apart, rest = _three_sum(at_b, -at_a, gain)
+    shift, less = _two_sum(at_a, log_a - tl.log2(factor))
+    # p·factor does not underflow, nor eᵛ ≤ 1/p overflow; v ≥ log2 q is not so low that v + φ(v) cancels, nor q absent; and what
+    # rounding took from the shift, which gradients lack, is little. NaN fails this too.
+    fine = (lowest_a * unit - shift > -100.0) & (lowest_b * unit - (at_b + (log_a + gain)) > -100.0)
+    ordinary = (tl.min(fine.to(tl.int32), 0) == 1) & (factor > 0.0) & (factor < 1e8) & (tl.abs(less) < 1e-5)
+    return log_a, tl.abs(gain) < INF, apart, rest, shift, less, ordinary
+
+
+@triton.jit
 def finish_kernel(
     terms, out, partial, counter, upstream, upstream_row, N, COUNT, PROGRAMS, SETTLED,
     TOTAL: tl.constexpr, SLICES: tl.constexpr, ROWS: tl.constexpr, ALL: tl.constexpr,
 ):  # fmt: skip
-    """KL of the rows; or Σ upstream · KL, by the last program to get there, always in the same order."""
+    """The divergence of each row, here KL; or Σ upstream · divergence, by the last program to get there, always in the same order."""
     row = tl.program_id(0) * ROWS + tl.arange(0, ROWS)
     each = tl.arange(0, SLICES)
     here = (row < N)[:, None] & (each < COUNT)[None, :]
@@ -229,12 +263,9 @@ def finish_kernel(
     kl = tl.where(small, kl - square * (0.5 - excess * (1.0 / 3.0)), kl)
     kl = tl.where(kl < 0.0, 0.0, kl)  # not the greater of both, which NaN is not
     if TOTAL:
-        weight = tl.zeros([ROWS], tl.float32) + 1.0
-        if upstream_row is None:
-            weight *= upstream
-        else:
-            weight = tl.load(upstream + row * upstream_row, mask=row < N, other=0.0)
-        tl.store(partial + tl.program_id(0), tl.sum(tl.where((weight == 0.0) | (row >= N), 0.0, weight * kl), 0))
+        inside = row < N
+        weight = tl.full([ROWS], upstream, tl.float32) if upstream_row is None else tl.load(upstream + row * upstream_row, mask=inside)
+        tl.store(partial + tl.program_id(0), tl.sum(tl.where(inside & (weight != 0.0), weight * kl, 0.0), 0))
         if tl.atomic_add(counter, 1, sem="acq_rel") == PROGRAMS - 1:
             total = tl.zeros([ALL], tl.float32)
             for start in range(0, PROGRAMS, ALL):
