@@ -2,8 +2,8 @@
 
 Where one side learns, value and gradient come from `kl_triton` and `mixed_triton` at once. Values alone of KL are in `kl_values_triton`,
 those of divergences to a mixture here, one program a row: the first pass finds both normalisers, the second the divergence. Another
-kernel, one program a tile, writes gradients from the rows' statistics. Arithmetic is float32, in the cancellation-free form of `_calculus`, to which double precision and second derivatives are
-left. TRITON_INTERPRET=1 runs it without a GPU.
+kernel, one program a tile, writes gradients from the rows' statistics. Arithmetic is float32, in the cancellation-free form of
+`_calculus`, to which double precision and second derivatives are left. TRITON_INTERPRET=1 runs it without a GPU.
 """
 
 from __future__ import annotations
