@@ -28,23 +28,27 @@ from kullback.losses import TopK, kl_loss, linear_kl, token_terms
 HERE = Path(__file__).resolve().parent
 RESULTS = HERE / "results"
 TOKENS, WIDTH, VOCABULARY, K = 8192, 4096, 128256, 64
+ODD = 50257  # GPT-2's
 Tensor = torch.Tensor
 
 
-def in_turns(floor: Callable[[], object], step: Callable[[], object], rounds: int = 31) -> tuple[float, float]:
-    """Medians, in milliseconds, after a second of the same."""
+def in_turns(floor: Callable[[], object], step: Callable[[], object], rests: bool = True, rounds: int = 16) -> tuple[float, float]:
+    """Medians, in milliseconds, after a second of the same, each as often after the other as after itself. Without rests of 10 ms before
+    each, large matmuls bring the GPU to its power limit, where it lowers its clock."""
     times: tuple[list[float], list[float]] = ([], [])
     begun = time.perf_counter()
-    while len(times[0]) < rounds:
-        for function, found in zip((floor, step), times):
-            start, end = (torch.cuda.Event(enable_timing=True) for _ in range(2))
-            torch.cuda._sleep(20_000_000)  # so that the host is ahead of the GPU, as it is in training
+    while len(times[0]) < 2 * rounds:
+        marks = [(which, *(torch.cuda.Event(enable_timing=True) for _ in range(2))) for which in (0, 1, 1, 0)]
+        for i, (which, start, end) in enumerate(marks):
+            if rests or i == 0:
+                torch.cuda._sleep(20_000_000)  # so that the host is ahead of the GPU, as it is in training
             start.record()
-            function()
+            (floor, step)[which]()
             end.record()
-            torch.cuda.synchronize()
-            if time.perf_counter() - begun > 1:
-                found.append(start.elapsed_time(end))
+        torch.cuda.synchronize()
+        if time.perf_counter() - begun > 1:
+            for which, start, end in marks:
+                times[which].append(start.elapsed_time(end))
     return statistics.median(times[0]), statistics.median(times[1])
 
 
@@ -66,7 +70,9 @@ class Table:
         self.machine = {"gpu": torch.cuda.get_device_name(), "driver": driver.stdout.strip(), "torch": torch.__version__}
         self.rows: list[dict[str, object]] = []
 
-    def record(self, what: str, floor: Callable[[], object], step: Callable[[], object], gradients: int, share: float = 1.0) -> None:
+    def record(
+        self, what: str, floor: Callable[[], object], step: Callable[[], object], gradients: int, share: float = 1.0, rests: bool = True
+    ) -> None:  # fmt: skip
         """`gradients`: bytes that are not extra; `share`: the part of the floor's time that is meant."""
         try:
             step()
@@ -77,7 +83,7 @@ class Table:
             step()
             torch.cuda.synchronize()
             extra = torch.cuda.max_memory_allocated() - before - gradients
-            found = in_turns(floor, step)
+            found = in_turns(floor, step, rests, 16 if rests else 40)
         except torch.OutOfMemoryError:
             print(f"{what}: out of memory")
             return
@@ -122,10 +128,10 @@ def fused_linear(table: Table) -> tuple[Tensor, TopK]:
     gradients = 2 * (h.numel() + w.numel())
     logits, to_hidden, to_weight = torch.empty_like(teacher), torch.empty_like(h), torch.empty_like(w)
 
-    def three() -> None:
+    def three(w: Tensor = w, logits: Tensor = logits) -> None:
         torch.mm(h, w.T, out=logits)
         torch.mm(logits, w, out=to_hidden)
-        torch.mm(logits.T, h, out=to_weight)
+        torch.mm(logits.T, h, out=to_weight[: w.shape[0]])
 
     def four() -> None:
         torch.mm(h, teacher_weight.T, out=logits)
@@ -145,6 +151,14 @@ def fused_linear(table: Table) -> tuple[Tensor, TopK]:
     ):
         with planned(plan):
             table.record(name, three, grad(lambda: linear_kl(**given)), gradients)
+    table.record("linear_kl, GPU at its power limit", three, grad(lambda: linear_kl(**given)), gradients, rests=False)
+    odd = weight.detach()[:ODD].clone().requires_grad_()
+    known = teacher[:, :ODD].contiguous()
+    table.record(
+        f"linear_kl, {ODD} categories", lambda: three(odd.detach(), torch.empty_like(known)),
+        lambda: torch.autograd.grad(linear_kl(hidden=hidden, weight=odd, teacher_logits=known), (hidden, odd)),
+        2 * (h.numel() + odd.numel()),
+    )  # fmt: skip
     for direction in ("reverse", "js"):
         table.record(f"linear_kl, {direction}", three, grad(lambda d=direction: linear_kl(**given, direction=d)), gradients)
     table.record("linear_kl, logit_dtype='float32'", three, grad(lambda: linear_kl(**given, logit_dtype="float32")), gradients)
@@ -156,6 +170,7 @@ def fused_linear(table: Table) -> tuple[Tensor, TopK]:
     ):
         with planned(plan):
             table.record(name, four, grad(lambda: linear_kl(**made)), gradients)
+    table.record("linear_kl, teacher projected, GPU at its power limit", four, grad(lambda: linear_kl(**made)), gradients, rests=False)
     top = TopK(*reversed(teacher.float().log_softmax(-1).topk(K)))
     table.record(f"linear_kl, top {K} of the teacher", three, grad(lambda: linear_kl(hidden=hidden, weight=weight, teacher=top)), gradients)
     table.record("PyTorch eager", three, grad(lambda: usual(hidden, weight, teacher)), gradients)

@@ -199,6 +199,23 @@ def test_gradients_in_pytorch(monkeypatch, rng, plan, reduction):
             torch.testing.assert_close(one, factor * right, rtol=1e-11, atol=1e-14)
 
 
+@pytest.mark.parametrize("plan", [linear_torch.Plan(6, 6, False), linear_torch.Plan(2, 4, True)], ids=str)
+def test_matmuls_in_parts(monkeypatch, rng, plan):
+    """Of two tokens, of two categories, and what is left over of an odd number of either."""
+    monkeypatch.setattr(linear_torch, "plan", lambda *args, **options: plan)
+    for name in ("_ALIGNED", "_TOKENS_AT_ONCE", "_CATEGORIES_AT_ONCE"):
+        monkeypatch.setattr(linear_torch, name, 2)
+    assert linear_torch._categories(7, 2) == [slice(0, 2), slice(2, 4), slice(4, 6), slice(6, 7)]
+    assert [x.stop - x.start for x in linear_torch._equal(5, 4)] == [4, 1]
+    hidden, weight = (torch.tensor(rng.normal(size=(n, 3)), requires_grad=True) for n in (5, 7))
+    bias, teacher = torch.tensor(rng.normal(size=7), requires_grad=True), torch.tensor(rng.normal(size=(5, 7)))
+    inputs = [hidden, weight, bias]
+    found = torch.autograd.grad(linear_kl(hidden=hidden, weight=weight, bias=bias, teacher_logits=teacher), inputs)
+    truth = torch.autograd.grad(_reference(hidden @ weight.T + bias, teacher, "forward").mean(), inputs)
+    for one, right in zip(found, truth):
+        torch.testing.assert_close(one, right, rtol=1e-11, atol=1e-14)
+
+
 def test_weights_that_learn(rng):
     hidden, weight, _, teacher = (torch.tensor(x) for x in _inputs(rng))
     found = []
@@ -303,6 +320,7 @@ def test_errors():
     x, w, t = torch.zeros(2, 3), torch.zeros(5, 3), torch.zeros(2, 5)
     for change, what in (
         ({"weight": torch.zeros(3, 5)}, r"hidden has \(3,\) where weight has \(5,\): the widths"),
+        ({"weight": torch.zeros(0, 3), "teacher_logits": torch.zeros(2, 0)}, r"weight has no categories: its shape is \(0, 3\)"),
         ({"weight": w.double()}, "hidden is torch.float32 and weight torch.float64"),
         ({"teacher_logits": torch.zeros(3, 5)}, r"teacher_logits has \(3,\) where hidden has \(2,\)"),
         ({"teacher_logits": None}, "pass one of teacher_logits, teacher .*none is given"),

@@ -51,6 +51,8 @@ def _check_projection(h: str, w: str, b: str, arrays: dict[str, Any]) -> None:
         raise ValueError(
             f"{h} must have shape [..., width] and {w} [categories, width], not {tuple(hidden.shape)} and {tuple(weight.shape)}"
         )
+    if weight.shape[0] == 0:
+        raise ValueError(f"{w} has no categories: its shape is {tuple(weight.shape)}")
     _same(h, hidden.shape[-1:], w, weight.shape[-1:], "the widths; a weight has one row a category")
     if hidden.dtype != weight.dtype:
         raise ValueError(f"{h} is {hidden.dtype} and {w} {weight.dtype}: cast one of them")

@@ -11,7 +11,7 @@ from typing import Any, NamedTuple
 from .._divergences import divergence
 from .._forms import float_arrays, is_number, row_temperature
 from .._ops import Array, common_ops
-from .._reduce import check_options, reduce_values, row_weights
+from .._reduce import check_options, reduce_values, row_weights, share_of_each
 from . import _parallel
 from ._dense import same_categories, weights_of_rows
 from ._linear_checks import check_linear_arrays, check_linear_options
@@ -328,6 +328,8 @@ def _in_torch(
     weights_learn = weights is not None and not ops.is_constant(weights)
     if options.reduction == "none" or weights_learn:
         return reduce_values(ops, linear_torch.loss(hidden, weight, bias, None, job).reshape(batch), weights, options.reduction)
+    if weights is None:
+        return linear_torch.loss(hidden, weight, bias, share_of_each(batch, options.reduction), job)
     shares = row_weights(ops, hidden[:, 0].reshape(batch), weights, options.reduction)
     return linear_torch.loss(hidden, weight, bias, shares.reshape(-1).contiguous(), job)
 
