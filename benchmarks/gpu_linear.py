@@ -32,14 +32,17 @@ ODD = 50257  # GPT-2's
 Tensor = torch.Tensor
 
 
-def in_turns(floor: Callable[[], object], step: Callable[[], object], rests: bool = True, rounds: int = 16) -> tuple[float, float]:
-    """Medians, in milliseconds, after a second of the same, each as often after the other as after itself. Without rests of 10 ms before
-    each, large matmuls bring the GPU to its power limit, where it lowers its clock."""
+def in_turns(floor: Callable[[], object], step: Callable[[], object], rests: bool = True, rounds: int = 10) -> tuple[float, float]:
+    """Medians, in milliseconds, after a second of the same, each as often after the other as after itself. Large matmuls without a rest
+    bring the GPU to its power limit, where it lowers its clock; with short ones it goes to and fro, and so do the figures."""
     times: tuple[list[float], list[float]] = ([], [])
     begun = time.perf_counter()
     while len(times[0]) < 2 * rounds:
         marks = [(which, *(torch.cuda.Event(enable_timing=True) for _ in range(2))) for which in (0, 1, 1, 0)]
         for i, (which, start, end) in enumerate(marks):
+            if rests:
+                torch.cuda.synchronize()
+                time.sleep(0.05)
             if rests or i == 0:
                 torch.cuda._sleep(20_000_000)  # so that the host is ahead of the GPU, as it is in training
             start.record()
@@ -83,7 +86,7 @@ class Table:
             step()
             torch.cuda.synchronize()
             extra = torch.cuda.max_memory_allocated() - before - gradients
-            found = in_turns(floor, step, rests, 16 if rests else 40)
+            found = in_turns(floor, step, rests, 10 if rests else 30)
         except torch.OutOfMemoryError:
             print(f"{what}: out of memory")
             return

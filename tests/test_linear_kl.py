@@ -203,7 +203,7 @@ def test_gradients_in_pytorch(monkeypatch, rng, plan, reduction):
 def test_matmuls_in_parts(monkeypatch, rng, plan):
     """Of two tokens, of two categories, and what is left over of an odd number of either."""
     monkeypatch.setattr(linear_torch, "plan", lambda *args, **options: plan)
-    for name in ("_ALIGNED", "_TOKENS_AT_ONCE", "_CATEGORIES_AT_ONCE"):
+    for name in ("_ALIGNED", "_MANY", "_TOKENS_AT_ONCE", "_CATEGORIES_AT_ONCE"):
         monkeypatch.setattr(linear_torch, name, 2)
     assert linear_torch._categories(7, 2) == [slice(0, 2), slice(2, 4), slice(4, 6), slice(6, 7)]
     assert [x.stop - x.start for x in linear_torch._equal(5, 4)] == [4, 1]

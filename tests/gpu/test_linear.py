@@ -125,6 +125,25 @@ def test_half_precision_is_no_worse_than_pytorch(monkeypatch, dtype, accumulate)
         assert _distance(one, right) <= allowed
 
 
+@pytest.mark.skipif(INTERPRETED, reason="whole matmuls of a GPU's library")
+def test_only_on_a_gpu_an_odd_vocabulary_is_no_worse_than_pytorch():
+    """Its matmuls are cut into what is aligned and the rest, which rounds once more."""
+    generator = torch.Generator().manual_seed(0)
+    hidden, weight = (torch.randn(n, 64, generator=generator).bfloat16().to(DEVICE) for n in (300, 5003))
+    weight /= 4
+    teacher = torch.randn(300, 5003, generator=generator).bfloat16().to(DEVICE)
+    found = []
+    for dtype, loss in (
+        (torch.float64, lambda h, w: _reference(h @ w.T, teacher.double(), "forward").mean()),
+        (torch.bfloat16, lambda h, w: _reference((h @ w.T).float(), teacher.float(), "forward").mean()),
+        (torch.bfloat16, lambda h, w: linear_kl(hidden=h, weight=w, teacher_logits=teacher, impl="triton")),
+    ):
+        inputs = [x.to(dtype, copy=True).requires_grad_() for x in (hidden, weight)]
+        found.append(torch.autograd.grad(loss(*inputs), inputs))
+    for right, theirs, ours in zip(*found):
+        assert _distance(ours, right) <= 1.1 * _distance(theirs, right)
+
+
 def test_float16_gradients_of_a_mean_do_not_vanish():
     """The mean's factor, 1/70000, times a derivative of 1e-4 is below the smallest number of float16."""
     generator = torch.Generator().manual_seed(0)
