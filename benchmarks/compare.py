@@ -1,6 +1,6 @@
 """Speed of `kullback compare` on files beside `kb.kl` on the same arrays in memory, and how its memory grows.
 
-    python benchmarks/compare.py [--rows 2048] [--categories 32768] [--rounds 5]
+    python benchmarks/compare.py [--rows 4096] [--categories 32768] [--rounds 5]
 
 Writes benchmarks/results/compare.csv and the tables in docs/compare.md. The comparison reads both files (from the page cache) and computes
 KL both ways, JS, top-1 agreement and Δp; kb.kl computes KL(P‖Q) only. Both run in every round, and the best of each counts: CPU time on one
@@ -81,7 +81,7 @@ def costs() -> dict[str, float]:
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("--rows", type=int, default=2048)
+    parser.add_argument("--rows", type=int, default=4096)
     parser.add_argument("--categories", type=int, default=32768)
     parser.add_argument("--rounds", type=int, default=5)
     arguments = parser.parse_args()

@@ -21,14 +21,15 @@ from .cpu_tiles import _ONES, _UNIT, PIECE, _vecdot
 Array = Any
 
 LOG_FORMS = ("logits", "log_probs")
-# Bytes of an array of a tile. Fewer would fit the caches better, but each tile costs some 30 µs, and threads wait for the GIL.
-_TILE = 1 << 21
+# Bytes of an array of a tile. With more, those of all threads would not fit the cache; each tile costs some 20 µs, for which other threads
+# wait.
+_TILE = 1 << 20
 # Elements of a tile in float64, of which there are more arrays.
 _WIDE = 1 << 16
 # Elements a thread takes at a time.
 _TASK = 1 << 21
-# Elements of a block that a thread takes from a stream.
-_BLOCK = 1 << 22
+# Elements of a block that a thread takes from a stream: enough that others seldom wait for what a block costs whatever its size.
+_BLOCK = 1 << 23
 # Up to so many elements float64 takes no time that anyone would notice, and gives the same digits on every machine.
 _SMALL = 1 << 16
 # Rows by which the lane of the first tile is chosen.
@@ -249,21 +250,21 @@ class _Call:
     def first(self, start: int, stop: int, tile: Tile) -> _Sums:
         """Rows start to stop, the first tile through the lane this began with, the others through the one that suits that tile."""
         count = stop - start
-        task = _Sums(np.arange(start, stop), np.empty((NUMBERS, count)), np.empty(count, np.int8), np.empty((2, count)))
+        numbers, tried = np.empty((NUMBERS, count)), np.empty(count, np.int8)
         parts = tile.room(count)
         lane = self.lane
         for low in range(0, count, self.height):
             here = slice(low, min(count, low + self.height))
             rows = slice(start + here.start, start + here.stop)
             tile.positive = self.find_tops(rows)
-            self.sums(lane, rows, tile, parts[:, here], task.numbers[:, here])
-            task.tried[here] = lane
-            task.at[:, here] = self.at(task.rows[here])  # now that they are in the cache
+            self.sums(lane, rows, tile, parts[:, here], numbers[:, here])
+            tried[here] = lane
             if low == 0:
-                sums_of(parts[:, here], task.numbers[:, here])
-                lane = suiting(lane, task.numbers[:, here])
-        sums_of(parts, task.numbers)
-        return task
+                sums_of(parts[:, here], numbers[:, here])
+                lane = suiting(lane, numbers[:, here])
+        sums_of(parts, numbers)
+        each = np.arange(start, stop)
+        return _Sums(each, numbers, tried, self.at(each))
 
     def finish_all(self, tasks: list[_Sums], tile: Tile, buffer: _Buffers) -> None:
         """From sums to figures, for many rows at once: some 50 operations that cost the same for one row. The others once more."""
