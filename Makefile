@@ -3,9 +3,10 @@ BIN := .venv/bin
 
 .PHONY: test check browser docs benchmarks clean
 
-# Everything on a fresh machine: environment, linters, the built package, all tests.
+# Everything on a fresh machine: environment, linters, the built package, all tests. Bytecode is written even where the environment forbids it,
+# as in many containers: the tests start dozens of processes, and half the time of importing a framework is compiling its modules.
 test: check browser
-	OMP_WAIT_POLICY=passive OPENBLAS_NUM_THREADS=1 $(BIN)/python -m pytest -n 2 --dist worksteal --durations 15
+	PYTHONDONTWRITEBYTECODE= OMP_WAIT_POLICY=passive OPENBLAS_NUM_THREADS=1 $(BIN)/python -m pytest -n 2 --dist worksteal --durations 15
 
 check: .venv/ready
 	$(BIN)/python -m pip install --quiet --disable-pip-version-check --no-deps --no-build-isolation --force-reinstall .

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import os
 from collections import Counter
 
@@ -17,6 +18,13 @@ if "PYTEST_XDIST_WORKER" in os.environ:
 
 # They need a GPU, or Triton's interpreter: test_kl_loss.py runs them in that.
 collect_ignore = ["gpu"]
+
+
+def pytest_collection_finish():
+    """What frameworks and tests have made by now stays: the collector need not look at it again, nor come as often as to small heaps."""
+    gc.collect()
+    gc.freeze()
+    gc.set_threshold(5000, 20, 20)
 
 
 def pytest_terminal_summary(terminalreporter, config):

@@ -91,18 +91,20 @@ def check_masks_of_layers():
     kept = (data != 0).any(-1)
     x, _ = draw(5, 3, 4, zeros=False)
     model = keras.Sequential([keras.Input((3, 2)), keras.layers.Masking(), keras.layers.Dense(4, activation="softmax")])
-    for gap in (0.0, 200.0):
-        # The second time, what is masked is infinite: its softmax has underflown.
-        model.set_weights([np.array([[0, 0, 0, gap], rng.normal(size=4)]), np.array([0, 0, 0, -gap])])
-        values = by_hand(x, numpy(model(data)))
-        assert np.isinf(values[~kept]).all() == (gap > 0)
-        for eager in (True, False):
-            model.compile("sgd", loss=kk.losses.KLDivergence(), metrics=[kk.metrics.KLDivergence()], run_eagerly=eager)
+    slopes = rng.normal(size=4)
+    for eager in (True, False):
+        model.compile("sgd", loss=kk.losses.KLDivergence(), metrics=[kk.metrics.KLDivergence()], run_eagerly=eager)
+        for gap in (0.0, 200.0):
+            # The second time, what is masked is infinite: its softmax has underflown.
+            model.set_weights([np.array([[0, 0, 0, gap], slopes]), np.array([0, 0, 0, -gap])])
+            values = by_hand(x, numpy(model(data)))
+            assert np.isinf(values[~kept]).all() == (gap > 0)
             # One batch: Keras averages a masked loss batch by batch.
             found = model.evaluate(data, x, batch_size=5, verbose=0, return_dict=True)
             np.testing.assert_allclose([found["loss"], found["kl_divergence"]], values[kept].mean(), rtol=ROUNDING)
-        model.fit(data, x, epochs=1, verbose=0)
-        assert all(np.isfinite(w).all() for w in model.get_weights())
+            if not eager:
+                model.fit(data, x, epochs=1, verbose=0)
+                assert all(np.isfinite(w).all() for w in model.get_weights())
 
 
 def check_dtypes_and_policies():
@@ -167,7 +169,7 @@ def check_metric_over_batches():
     plain, weighted, logits = kk.metrics.KLDivergence(), kk.metrics.KLDivergence(), kk.metrics.KLDivergence(from_logits=True)
     z = np.random.default_rng(9).normal(size=x.shape).astype(np.float32)
     normalised = x / x.sum(-1, keepdims=True)
-    for rows in (slice(0, 3), slice(3, 4), slice(4, 10)):
+    for rows in (slice(0, 1), slice(1, 10)):  # not of one size; the sizes of the next check, since JAX compiles for each
         plain.update_state(x[rows], y[rows])
         weighted.update_state(x[rows], y[rows], sample_weight=weight[rows])
         logits.update_state(normalised[rows], z[rows])
@@ -194,7 +196,7 @@ def check_metric_without_state():
     x, y = draw(10, 5)
     metric = kk.metrics.KLDivergence()
     state = metric.stateless_reset_state()
-    for rows in (slice(0, 3), slice(3, 10)):
+    for rows in (slice(0, 1), slice(1, 10)):
         state = metric.stateless_update_state(state, x[rows], y[rows])
     close(metric.stateless_result(state), by_hand(x, y).mean(), ROUNDING)
     close(metric.result(), 0.0, 0)

@@ -444,6 +444,8 @@ def dtensors(r):
 
 if __name__ == "__main__":
     world, impl, device = int(sys.argv[1]), (sys.argv[2:] or ["array"])[0], (sys.argv[3:] or ["cpu"])[0]
+    if (impl, device) == ("triton", "cpu"):
+        import triton_interpreter  # noqa: F401  # makes it faster
     with tempfile.TemporaryDirectory() as folder:
         # Forked where possible: PyTorch is imported once.
         mp.start_processes(

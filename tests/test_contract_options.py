@@ -23,7 +23,6 @@ from contract import (
     rows_of,
     run_half,
     widest,
-    with_inductor,
 )
 from oracle import GRADIENT_BOUND
 
@@ -72,9 +71,9 @@ def test_axis(framework, axis, moved, rng):
         close(keeping.reshape(expected.shape), expected, np.float32)
 
 
-@with_inductor
 def test_batch_broadcasting_weights_and_reductions(framework, rng):
-    """(3, 1, K) against (4, K), weights over the last batch axis and over both; batchmean divides by 3, whatever the weights."""
+    """(3, 1, K) against (4, K), weights over the last batch axis and over both; batchmean divides by 3, whatever the weights.
+    (In Inductor's code: test_every_function.)"""
     p, q = probabilities(rng, 3, 1, K).astype(np.float32), probabilities(rng, 4, K).astype(np.float32)
     truth = rows_of(lambda x, y: oracle.kl(x, y).value, p, q)
     p[1] = math.nan  # weight 0

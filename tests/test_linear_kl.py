@@ -7,9 +7,7 @@ seconds for each.
 from __future__ import annotations
 
 import doctest
-import os
 import re
-import subprocess
 import sys
 from pathlib import Path
 
@@ -24,8 +22,8 @@ import kullback.losses.linear as linear
 from frameworks import ALL
 from kullback._kernels import linear_torch
 from kullback.losses import TopK, kl_loss, linear_kl, token_terms
+from with_triton import interpret, run_with_triton
 
-GPU_TESTS = [str(Path(__file__).parent / "gpu" / f"test_{name}.py") for name in ("linear", "sparse", "tokens")]
 DIRECTIONS = ["forward", "reverse", "js", "skew", "reverse_skew"]
 MIX = 0.3
 TOKENS, WIDTH, VOCABULARY = 6, 4, 11
@@ -353,23 +351,10 @@ def test_the_examples_of_the_documentation():
     assert result.failed == 0
 
 
-def _with_triton(*command, **variables):
-    """In a process of its own, as in test_kl_loss.py."""
-    triton = Path(os.environ.get("KULLBACK_TRITON", Path(sys.prefix) / "triton"))
-    assert triton.is_dir(), f"no Triton in {triton}: pip install --no-deps --target {triton} triton"
-    path = os.pathsep.join([*filter(None, [os.environ.get("PYTHONPATH")]), str(triton)])
-    done = subprocess.run(
-        [sys.executable, *command], env={**os.environ, "PYTHONPATH": path, **variables}, capture_output=True, text=True
-    )  # fmt: skip
-    assert done.returncode == 0, done.stdout + done.stderr
-    return done.stdout
-
-
 def test_kernels_in_tritons_interpreter():
-    options = ["-q", "--noconftest", "-p", "no:cacheprovider", "-k", "not only_on_a_gpu"]
-    assert re.search(r"\b4\d passed", _with_triton("-m", "pytest", *options, *GPU_TESTS, TRITON_INTERPRET="1"))
+    assert re.search(r"\b4\d passed", interpret("test_linear.py", "test_sparse.py", "test_tokens.py"))
 
 
 def test_kernels_compile_for_a_gpu(tmp_path):
     script = str(Path(__file__).parent / "triton_compile_script.py")
-    assert "22 compiled" in _with_triton(script, TRITON_CACHE_DIR=str(tmp_path))
+    assert "22 compiled" in run_with_triton(script, TRITON_CACHE_DIR=str(tmp_path))

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import subprocess
 import sys
 from pathlib import Path
@@ -12,9 +11,9 @@ import pytest
 import torch
 
 from kullback.losses import kl_loss
+from with_triton import interpret
 
 SCRIPT = Path(__file__).with_name("parallel_script.py")
-GPU_TESTS = [str(Path(__file__).parent / "gpu" / name) for name in ("test_parallel.py", "test_losses.py")]
 DIRECTIONS = ["forward", "reverse", "js", "skew", "reverse_skew"]
 
 
@@ -130,17 +129,7 @@ def test_mistakes_raise_on_every_rank(measured):
 
 
 def test_kernels_in_tritons_interpreter():
-    """In a process of its own, as in test_kl_loss.py."""
-    triton = Path(os.environ.get("KULLBACK_TRITON", Path(sys.prefix) / "triton"))
-    path = [*filter(None, [os.environ.get("PYTHONPATH")]), str(triton)]
-    done = subprocess.run(
-        [sys.executable, "-m", "pytest", "-q", "--noconftest", "-p", "no:cacheprovider", *GPU_TESTS],
-        env={**os.environ, "TRITON_INTERPRET": "1", "PYTHONPATH": os.pathsep.join(path)},
-        capture_output=True,
-        text=True,
-    )
-    assert done.returncode == 0, done.stdout + done.stderr
-    assert "15 passed" in done.stdout
+    assert "15 passed" in interpret("test_parallel.py", "test_losses.py")
 
 
 def test_a_group_needs_pytorch_and_torch_distributed():

@@ -107,6 +107,8 @@ def spark():
     from pyspark.sql import SparkSession
 
     settings = {"spark.ui.enabled": "false", "spark.sql.shuffle.partitions": "2", "spark.driver.memory": "1g"}
+    # Java's second compiler pays off after minutes; its threads are a core that others need.
+    settings["spark.driver.extraJavaOptions"] = "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC"
     builder = SparkSession.builder.master("local[2]").appName("kullback tests")
     for name, text in settings.items():
         builder = builder.config(name, text)
