@@ -276,5 +276,6 @@ def test_kernels_need_instructions_of_ampere(monkeypatch):
         assert runs("cuda") is right
 
 
-def test_kernels_in_tritons_interpreter():
-    assert re.search(r"\b1\d\d passed", interpret("test_rows.py"))
+@pytest.mark.parametrize(("name", "least"), [("test_rows.py", 70), ("test_slices.py", 50)])
+def test_kernels_in_tritons_interpreter(name, least):
+    assert int(re.search(r"(\d+) passed", interpret(name))[1]) >= least
