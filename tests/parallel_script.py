@@ -383,6 +383,13 @@ def mistakes(r):
             RuntimeError, "no second derivatives",
             lambda given=given: torch.autograd.grad(r.loss(student, given), student, create_graph=True),
         )  # fmt: skip
+    few = 0 if r.rank == r.world - 1 else 2
+    hidden, weight = (torch.ones(n, 4, device=student.device) for n in (3, few))
+    for given in ({"teacher_logits": torch.ones(3, few, device=student.device)}, {"teacher_hidden": hidden, "teacher_weight": weight}):
+        raises(
+            ValueError, "a rank of the group has no categories",
+            lambda given=given: linear_kl(hidden=hidden, weight=weight, group=dist.group.WORLD, **given),
+        )  # fmt: skip
     r.say("mistakes", "all raised")
 
 

@@ -73,16 +73,17 @@ def test_every_function(framework, rng):
 
     def every(p, q):
         found = [kb.kl(p, q), kb.cross_entropy(p, q), kb.entropy(p), kb.js(p, q, mix=0.3), kb.jeffreys(p, q), kb.renyi(p, q, order=2.0)]
-        return [*found, kb.kl(p, q, weights=[0.5, 1.0, 0.0], reduction="mean")]
+        return [*found, *(kb.kl(p, q, weights=[0.5, 1.0, 0.0], reduction=how) for how in ("mean", "batchmean"))]
 
-    *found, mean = compute(framework, every, p, q)
+    *found, mean, batchmean = compute(framework, every, p, q)
     kl, cross_entropy, entropy, js, jeffreys, renyi = found
     for x in found:
         assert x.dtype == np.float32
         assert x.shape == (3,)
     truth = rows_of(lambda x, y: oracle.kl(x, y).value, p[:2], q[:2])
     close(kl[:2], truth, np.float32)
-    close(mean, (0.5 * truth[0] + truth[1]) / 1.5, np.float32, scale=2)  # of a value, and of their sum
+    for value, divisor in ((mean, 1.5), (batchmean, 3.0)):
+        close(value, (0.5 * truth[0] + truth[1]) / divisor, np.float32, scale=2)  # of a value, and of their sum
     close(entropy, rows_of(oracle.entropy, p), np.float32)
     close(cross_entropy[:2], rows_of(oracle.entropy, p[:2]) + truth, np.float32)
     close(cross_entropy[2], entropy[2], np.float32)

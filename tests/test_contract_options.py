@@ -73,7 +73,7 @@ def test_axis(framework, axis, moved, rng):
 
 def test_batch_broadcasting_weights_and_reductions(framework, rng):
     """(3, 1, K) against (4, K), weights over the last batch axis and over both; batchmean divides by 3, whatever the weights.
-    (In Inductor's code: test_every_function.)"""
+    (Weighted means in Inductor's code: test_every_function.)"""
     p, q = probabilities(rng, 3, 1, K).astype(np.float32), probabilities(rng, 4, K).astype(np.float32)
     truth = rows_of(lambda x, y: oracle.kl(x, y).value, p, q)
     p[1] = math.nan  # weight 0

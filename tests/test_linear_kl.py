@@ -197,21 +197,50 @@ def test_gradients_in_pytorch(monkeypatch, rng, plan, reduction):
             torch.testing.assert_close(one, factor * right, rtol=1e-11, atol=1e-14)
 
 
+@pytest.mark.parametrize("reduction", ["mean", "sum", "batchmean"])
 @pytest.mark.parametrize("plan", [linear_torch.Plan(6, 6, False), linear_torch.Plan(2, 4, True)], ids=str)
-def test_matmuls_in_parts(monkeypatch, rng, plan):
+@pytest.mark.parametrize("dtype", [torch.float64, torch.bfloat16], ids=str)
+def test_matmuls_in_parts(monkeypatch, rng, plan, reduction, dtype):
     """Of two tokens, of two categories, and what is left over of an odd number of either."""
     monkeypatch.setattr(linear_torch, "plan", lambda *args, **options: plan)
     for name in ("_ALIGNED", "_MANY", "_TOKENS_AT_ONCE", "_CATEGORIES_AT_ONCE"):
         monkeypatch.setattr(linear_torch, name, 2)
     assert linear_torch._categories(7, 2) == [slice(0, 2), slice(2, 4), slice(4, 6), slice(6, 7)]
     assert [x.stop - x.start for x in linear_torch._equal(5, 4)] == [4, 1]
-    hidden, weight = (torch.tensor(rng.normal(size=(n, 3)), requires_grad=True) for n in (5, 7))
-    bias, teacher = torch.tensor(rng.normal(size=7), requires_grad=True), torch.tensor(rng.normal(size=(5, 7)))
-    inputs = [hidden, weight, bias]
-    found = torch.autograd.grad(linear_kl(hidden=hidden, weight=weight, bias=bias, teacher_logits=teacher), inputs)
-    truth = torch.autograd.grad(_reference(hidden @ weight.T + bias, teacher, "forward").mean(), inputs)
-    for one, right in zip(found, truth):
-        torch.testing.assert_close(one, right, rtol=1e-11, atol=1e-14)
+    inputs = [torch.tensor(rng.normal(size=size)).to(dtype).requires_grad_() for size in ((5, 3), (7, 3), 7)]
+    teacher = torch.tensor(rng.normal(size=(5, 7))).to(dtype)
+    exact = [x.detach().double().requires_grad_() for x in inputs]
+    each = _reference(exact[0] @ exact[1].T + exact[2], teacher.double(), "forward")
+    truth = each.sum() if reduction == "sum" else each.mean()
+    wanted = torch.autograd.grad(truth, exact)
+    hidden, weight, bias = inputs
+    for logit_dtype in ("hidden", "float32"):
+        found = linear_kl(
+            hidden=hidden, weight=weight, bias=bias, teacher_logits=teacher, reduction=reduction, logit_dtype=logit_dtype
+        )  # fmt: skip
+        gradients = torch.autograd.grad(found, inputs)
+        # bfloat16: logits near 4 are off by an hundredth, if rounded, and derivatives are rounded once more.
+        bound = 1e-12 if dtype == torch.float64 else 0.03
+        for one, right in zip((found.detach(), *gradients), (truth.detach(), *wanted)):
+            assert _error(one.double(), right) < bound
+
+
+def test_float16_gradients_that_add_up_over_many_tokens(rng):
+    """A thousand tokens that want the same: their derivatives, large so that none vanishes, would sum up to more than float16 has."""
+    hidden = torch.tensor(rng.normal(1.0, 1.0, (1000, 4))).half()
+    inputs = [x.half().requires_grad_() for x in (torch.zeros(130, 4), torch.zeros(130))]
+    teacher = torch.zeros(1000, 130).half()
+    teacher[:, 0] = 12.0
+    exact = [x.detach().double().requires_grad_() for x in inputs]
+    wanted = torch.autograd.grad(_reference(hidden.double() @ exact[0].T + exact[1], teacher.double(), "forward").mean(), exact)
+    for accumulate in ("float32", "weight"):
+        loss = linear_kl(hidden=hidden, weight=inputs[0], bias=inputs[1], teacher_logits=teacher, accumulate=accumulate)
+        for factor in (1.0, 1024.0):  # the second time they are made anew
+            for one, right in zip(torch.autograd.grad(factor * loss, inputs, retain_graph=True), wanted):
+                assert one.dtype == torch.float16
+                assert _error(one.double(), factor * right) < 3 * 2.0**-11  # logits are exact here: derivatives and results are rounded
+    empty = torch.zeros(0, 4, dtype=torch.float16, requires_grad=True)
+    assert linear_kl(hidden=empty, weight=inputs[0], teacher_logits=torch.zeros(0, 130).half()) == 0
 
 
 def test_weights_that_learn(rng):

@@ -1,8 +1,8 @@
 """Everything a comparison asks of a pair of rows, in one pass over them: KL both ways, JS, the likeliest category, one's log-probability.
 
-On as many threads as the process may use, and in memory that does not grow with the number of rows. Each figure is good to 2e-5 of itself:
-through `comparison_lanes` where their bounds allow that, else float64; rows out of the ordinary are left for the general formula (not
-`decided`).
+On as many threads as the process may use, and in memory that does not grow with the number of rows. Each divergence is good to 2e-5 of
+itself: through `comparison_lanes` where their bounds allow that, else float64; rows out of the ordinary are left for the general formula
+(not `decided`).
 """
 
 from __future__ import annotations

@@ -40,16 +40,22 @@ class Job(NamedTuple):
     total: Callable[[Any], Any] | None = None
 
 
-def plan(tokens: int, vocabulary: int, width: int, itemsize: int, *, budget: int, arrays: int, float32: bool) -> Plan:
-    """Sizes for `arrays` arrays of a chunk's size within `budget` bytes, beside the gradients.
+def kept_dtype(weight: Any) -> Any:
+    """Of the weight's gradient until backward: derivatives are kept large enough for float16, and their sum over tokens would overflow."""
+    return torch.float32 if weight.dtype == torch.float16 else weight.dtype
+
+
+def plan(tokens: int, vocabulary: int, width: int, itemsize: int, *, budget: int, arrays: int, float32: bool, kept: int = 0) -> Plan:
+    """Sizes for `arrays` arrays of a chunk's size within `budget` bytes, beside the gradients. `kept`: the size of an element of the
+    weight's gradient until backward, where that is not `itemsize`.
 
     Adding up half-precision gradients in float32 takes 4·vocabulary·width bytes, read and written once a chunk: 8 bytes for every 2·chunk
     operations, where an H200 does 190 operations in the time of a byte. The derivatives of 2·width tokens fit in that room instead, and
     then there is nothing to add.
     """
-    row = _padded(vocabulary) * itemsize
+    row = _length(vocabulary) * itemsize
     each = budget // arrays
-    room = 4 * vocabulary * width if float32 and itemsize < 4 else 0
+    room = (4 - max(kept - itemsize, 0)) * vocabulary * width if float32 and itemsize < 4 else 0
     if tokens * row <= room + each:
         # The derivatives take one array's part, or none; the others share the rest.
         left = budget - max(tokens * row - room, 0)
@@ -63,21 +69,26 @@ def _even(tokens: int) -> int:
     return max(1, tokens if tokens < 128 else tokens // 128 * 128)
 
 
-# Matmuls whose rows begin at multiples of this many elements go well. Others, or of a length that is no multiple of eight, take up to seven
+# Matmuls whose rows begin at multiples of this many elements go well. Others, or of a length that is no multiple of eight, take several
 # times as long on an H200, which below so many categories does not matter.
 _ALIGNED, _MANY = 64, 4096
-# So many tokens, and so many categories, are multiplied at a time: an H200 takes 1 to 4% less for most sizes than for all at once, since
+# So many tokens, and so many categories, are multiplied at a time: an H200 takes a little less for most sizes than for all at once, since
 # libraries choose tiles by the size, and not always the best.
 _TOKENS_AT_ONCE, _CATEGORIES_AT_ONCE = 2048, 65536
 
 
-def _padded(columns: int) -> int:
-    return -(-columns // _ALIGNED) * _ALIGNED
+def _padded(size: int) -> int:
+    return -(-size // _ALIGNED) * _ALIGNED
+
+
+def _length(columns: int) -> int:
+    """Of a row in memory."""
+    return columns if columns < _MANY else _padded(columns)
 
 
 def _room(rows: int, columns: int, dtype: Any, device: Any) -> Any:
     """Uninitialised, each row at an aligned place."""
-    return torch.empty(rows, _padded(columns), dtype=dtype, device=device)[:, :columns]
+    return torch.empty(rows, _length(columns), dtype=dtype, device=device)[:, :columns]
 
 
 def _equal(size: int, most: int) -> list[slice]:
@@ -96,7 +107,8 @@ class _Sum:
     """Σ derivativesᵀ · hidden over blocks."""
 
     def __init__(self, like: Any, float32: bool) -> None:
-        self.like, self.wide = like, float32 and like.dtype.itemsize < 4
+        self.like, self.kept = like, kept_dtype(like)
+        self.wide = like.dtype.itemsize < 4 and (float32 or self.kept == torch.float32)
         self.found: Any = None
 
     def add(self, derivatives: Any, hidden: Any) -> None:
@@ -113,9 +125,7 @@ class _Sum:
                 out.addmm_(factor, hidden)
 
     def result(self) -> Any:
-        if self.found is None:
-            return torch.zeros_like(self.like)
-        return self.found.to(self.like.dtype)
+        return torch.zeros_like(self.like, dtype=self.kept) if self.found is None else self.found.to(self.kept)
 
 
 # Elements of a product that is made only to be added.
@@ -197,7 +207,8 @@ def project_new(hidden: Any, weight: Any, bias: Any, wide: bool) -> Any:
 
 def run(hidden: Any, weight: Any, bias: Any, job: Job, upstream: Any, needs: tuple[bool, bool, bool]) -> tuple[Any, list[Any]]:
     """The loss of each token, and the derivatives of Σ upstream · loss to hidden [tokens, width], weight [vocabulary, width] and bias,
-    where needed; without `upstream`, none. Over slices of a vocabulary, what comes back for hidden is the sum over devices."""
+    where needed; without `upstream`, none. For float16 the latter two are float32. Over slices of a vocabulary, what comes back for hidden
+    is the sum over devices."""
     tokens, vocabulary = hidden.shape[0], weight.shape[0]
     chunk, block, float32 = job.plan if upstream is not None and needs[1] else (job.values_chunk, job.values_chunk, False)
     wide = _wide(hidden)
@@ -237,7 +248,7 @@ def run(hidden: Any, weight: Any, bias: Any, job: Job, upstream: Any, needs: tup
         return values, [None, None, None]
     if to_hidden is not None and job.total is not None:
         job.total(to_hidden)
-    return values, [to_hidden, to_weight.result() if needs[1] else None, to_bias.to(bias.dtype) if needs[2] else None]
+    return values, [to_hidden, to_weight.result() if needs[1] else None, to_bias.to(kept_dtype(bias)) if needs[2] else None]
 
 
 # Derivatives to logits below 6e-8 vanish in float16, and those of a mean over thousands of tokens are: they are kept larger by
@@ -287,7 +298,7 @@ class Loss(torch.autograd.Function):  # type: ignore[misc]
         if found is None:
             return (*_scaled_gradients(hidden, weight, bias, ctx.job, upstream * row_weights, needs), None, None)
         factor = upstream if ctx.factor is None else upstream * ctx.factor
-        return (*(_scale(x, factor) for x in found), None, None)
+        return (*(_scale(x, factor, hidden.dtype) for x in found), None, None)
 
 
 def _wide(x: Any) -> Any:
@@ -303,7 +314,7 @@ def _total(values: Any, row_weights: Any) -> Any:
 
 def _normal(upstream: Any, dtype: Any) -> tuple[Any, Any]:
     """`upstream` as it goes into half-precision derivatives, and the factor to make up for it afterwards (None: 1)."""
-    if dtype != torch.float16:
+    if dtype != torch.float16 or upstream.numel() == 0:
         return upstream, None
     largest = upstream.abs().max() / _FLOAT16_HEADROOM
     largest = torch.where(largest == 0, 1.0, largest)
@@ -313,21 +324,28 @@ def _normal(upstream: Any, dtype: Any) -> tuple[Any, Any]:
 def _scaled_gradients(hidden: Any, weight: Any, bias: Any, job: Job, upstream: Any, needs: Any) -> Any:
     upstream, factor = _normal(upstream, hidden.dtype)
     _, found = run(hidden, weight, bias, job, upstream, needs)
-    return found if factor is None else [_scale(x, factor) for x in found]
+    return [_scale(x, factor, hidden.dtype) for x in found]
 
 
-def _scale(x: Any, factor: Any) -> Any:
-    """x · factor in place; nothing is read where the factor is 1, and the host need not know."""
+def _scale(x: Any, factor: Any, dtype: Any) -> Any:
+    """x · factor in place (None: 1), then in this dtype. Nothing is read where the factor is 1, and the host need not know."""
     if x is None:
         return None
-    if not x.is_cuda:
-        return x.mul_(factor)
-    try:
-        from . import rows_triton
-    except ImportError:
-        return x.mul_(factor)
-    rows_triton.multiply(x, factor)
-    return x
+    if factor is not None:
+        _multiply(x, factor)
+    return x.to(dtype)
+
+
+def _multiply(x: Any, factor: Any) -> None:
+    if x.is_cuda:
+        try:
+            from . import rows_triton
+        except ImportError:
+            pass
+        else:
+            rows_triton.multiply(x, factor)
+            return
+    x.mul_(factor)
 
 
 def _differentiable(job: Job, hidden: Any, weight: Any, bias: Any, needs: Any, upstream: Any) -> Any:

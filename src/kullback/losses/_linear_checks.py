@@ -22,7 +22,8 @@ def check_linear_options(
         raise ValueError("temperature asks for a gradient, and linear_kl has none for it: use kl_loss on logits, or detach it")
 
 
-def check_linear_arrays(ops: Any, arrays: dict[str, Any], top: TopK | None) -> None:
+def check_linear_arrays(ops: Any, arrays: dict[str, Any], top: TopK | None, *, spread: bool) -> None:
+    """`spread`: over ranks, of which one may have no categories; then all of them are to say so."""
     hidden, weight = arrays["hidden"], arrays["weight"]
     given = [name for name in ("teacher_logits", "teacher_hidden") if arrays[name] is not None]
     if len(given) + (top is not None) != 1:
@@ -35,6 +36,8 @@ def check_linear_arrays(ops: Any, arrays: dict[str, Any], top: TopK | None) -> N
     for h, w, b in (("hidden", "weight", "bias"), ("teacher_hidden", "teacher_weight", "teacher_bias")):
         if arrays[w] is not None:
             _check_projection(h, w, b, arrays)
+            if arrays[w].shape[0] == 0 and not spread:
+                raise ValueError(f"{w} has no categories: its shape is {tuple(arrays[w].shape)}")
     if given:
         _same(given[0], arrays[given[0]].shape[:-1], "hidden", hidden.shape[:-1], "one teacher's row for each token")
     if arrays["bias"] is not None and ops.name == "PyTorch" and arrays["bias"].dtype != weight.dtype:
@@ -51,8 +54,6 @@ def _check_projection(h: str, w: str, b: str, arrays: dict[str, Any]) -> None:
         raise ValueError(
             f"{h} must have shape [..., width] and {w} [categories, width], not {tuple(hidden.shape)} and {tuple(weight.shape)}"
         )
-    if weight.shape[0] == 0:
-        raise ValueError(f"{w} has no categories: its shape is {tuple(weight.shape)}")
     _same(h, hidden.shape[-1:], w, weight.shape[-1:], "the widths; a weight has one row a category")
     if hidden.dtype != weight.dtype:
         raise ValueError(f"{h} is {hidden.dtype} and {w} {weight.dtype}: cast one of them")

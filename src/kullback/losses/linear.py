@@ -6,6 +6,7 @@ tinygrad hold all logits at once.
 
 from __future__ import annotations
 
+import math
 from typing import Any, NamedTuple
 
 from .._divergences import divergence
@@ -113,7 +114,8 @@ def linear_kl(
         longer and makes gradients several times as accurate. JAX always has float32.
     accumulate : {"float32", "weight"}
         Where the gradient of a weight of 16 bits is added up over chunks. "float32" takes up to twice the weight's own size for the time of
-        the call. "weight" adds in the weight's dtype, and rounds once a chunk.
+        the call. "weight" adds in the weight's dtype, and rounds once a chunk. float16, which sums over tokens would overflow, is always
+        added up in float32, and kept so until backward has scaled it.
     group : torch.distributed process group, optional
         Its ranks hold the same hidden states and different rows of `weight` and `bias`, and of `teacher_weight` and `teacher_bias` or
         columns of `teacher_logits` alike: slices of the vocabulary. Every rank gets the same loss, the gradient of its rows, and all of
@@ -210,7 +212,7 @@ class _Tokens(NamedTuple):
 def _linear_kl(ops: Any, given: dict[str, Any], options: _Options) -> Array:
     named = [(name, x) for name, x in given.items() if x is not None and name not in ("indices", "log_probs")]
     arrays: dict[str, Any] = {**given, **dict(zip((name for name, _ in named), float_arrays(ops, named)))}
-    check_linear_arrays(ops, arrays, options.top)
+    check_linear_arrays(ops, arrays, options.top, spread=options.group is not None)
     hidden = arrays["hidden"]
     batch, last = hidden.shape[:-1], (len(hidden.shape) - 1,)
     weights = weights_of_rows(ops, options.weights, hidden)
@@ -249,9 +251,10 @@ def _linear_kl(ops: Any, given: dict[str, Any], options: _Options) -> Array:
 def _flat(tokens: _Tokens) -> _Tokens:
     """All tokens along one axis."""
     teacher, indices, *single = tokens.rows
-    rows = [None if x is None else x.reshape(-1, x.shape[-1]) for x in (teacher, indices)]
-    rows += [None if x is None else x.reshape(-1) for x in single]
-    return tokens._replace(hidden=tokens.hidden.reshape(-1, tokens.hidden.shape[-1]), rows=Rows(*rows))
+    count = math.prod(tokens.hidden.shape[:-1])  # not −1, which nothing tells of an array without columns
+    rows = [None if x is None else x.reshape(count, x.shape[-1]) for x in (teacher, indices)]
+    rows += [None if x is None else x.reshape(count) for x in single]
+    return tokens._replace(hidden=tokens.hidden.reshape(count, tokens.hidden.shape[-1]), rows=Rows(*rows))
 
 
 def _at_once(ops: Any, tokens: _Tokens) -> Array:
@@ -315,7 +318,7 @@ def _in_torch(
         arrays = _ARRAYS_OF_FORMULAS * 4 // hidden.dtype.itemsize
     sizes = (hidden.shape[0], vocabulary, weight.shape[1], hidden.dtype.itemsize)
     room = {"budget": 2 * BUDGET if shared else BUDGET, "arrays": arrays}
-    plan = linear_torch.plan(*sizes, **room, float32=options.accumulate == "float32")
+    plan = linear_torch.plan(*sizes, **room, float32=options.accumulate == "float32", kept=linear_torch.kept_dtype(weight).itemsize)
     values_chunk = linear_torch.plan(*sizes, **room, float32=False).chunk
 
     def formula(hidden: Array, weight: Array, bias: Array | None) -> Array:
