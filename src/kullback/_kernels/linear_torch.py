@@ -170,8 +170,8 @@ def _add_in_slices(x: Any, y: Any, out: Any) -> None:
         part = x[start : start + rows]
         if _writes_float32(x.device, False):
             out[start : start + rows].add_(torch.mm(part, y, out_dtype=torch.float32))
-        elif x.is_cuda:
-            out[start : start + rows].add_(torch.mm(part, y))  # rounded once a block
+        elif x.is_cuda and x.dtype != torch.float16:
+            out[start : start + rows].add_(torch.mm(part, y))  # rounded once a block, which float16 may not hold
         else:
             out[start : start + rows].addmm_(part.float(), y.float())
 
