@@ -207,11 +207,11 @@ def test_matmuls_in_parts(monkeypatch, rng, plan, reduction, dtype):
         monkeypatch.setattr(linear_torch, name, 2)
     assert linear_torch._categories(7, 2) == [slice(0, 2), slice(2, 4), slice(4, 6), slice(6, 7)]
     assert [x.stop - x.start for x in linear_torch._equal(5, 4)] == [4, 1]
-    inputs = [torch.tensor(rng.normal(size=size)).to(dtype).requires_grad_() for size in ((5, 3), (7, 3), 7)]
-    teacher = torch.tensor(rng.normal(size=(5, 7))).to(dtype)
+    inputs = [torch.tensor(rng.normal(size=size)).to(dtype).requires_grad_() for size in ((3, 5, 3), (7, 3), 7)]
+    teacher = torch.tensor(rng.normal(size=(3, 5, 7))).to(dtype)
     exact = [x.detach().double().requires_grad_() for x in inputs]
     each = _reference(exact[0] @ exact[1].T + exact[2], teacher.double(), "forward")
-    truth = each.sum() if reduction == "sum" else each.mean()
+    truth = each.sum() / {"mean": 15, "sum": 1, "batchmean": 3}[reduction]
     wanted = torch.autograd.grad(truth, exact)
     hidden, weight, bias = inputs
     for logit_dtype in ("hidden", "float32"):
@@ -341,6 +341,11 @@ def test_the_plan_of_a_large_model():
     assert linear_torch.plan(8192, *sizes, **{**options, "float32": False}) == (1024, 1024, False)
     assert linear_torch.plan(8192, *sizes, **{**options, "budget": 512 << 20, "arrays": 2}) == (2048, 8192, False)
     assert linear_torch.plan(32768, *sizes, **{**options, "budget": 512 << 20, "arrays": 2}) == (1024, 1024, True)
+    # float16's gradient is float32 until backward: half of the room is its own.
+    assert linear_torch.plan(8192, *sizes, **options, kept=4) == (1024, 1024, True)
+    assert linear_torch.plan(4096, *sizes, **options, kept=4) == (4096, 4096, False)
+    # Rows of 4097 numbers take the room of 4160.
+    assert linear_torch.plan(1000, 4097, 8, 2, budget=100 * 4097 * 2, arrays=1, float32=False).chunk == 98
 
 
 def test_errors():
