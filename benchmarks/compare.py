@@ -91,9 +91,10 @@ def main() -> None:
     found = []
     with tempfile.TemporaryDirectory() as folder:
         first, second = (os.path.join(folder, f"{name}.npy") for name in "pq")
-        # Rows alike, and rows as different as those of a model: KL from 1e-6 to 1.
-        mixed = (10 ** rng.normal(-1.1, 0.45, (rows, 1))).astype(np.float32)
-        for form, noise in ((form, noise) for form in ("logits", "probs") for noise in (0.015, 0.05, 0.1, 0.3, 0.7, 1.0, 2.0, mixed)):
+        # Rows alike, and rows as different as those of a model, from a close one (KL from 1e-6 to 1) to another.
+        alike = (0.015, 0.05, 0.1, 0.3, 0.7, 1.0, 2.0)
+        differing = [np.minimum(3.0, 10 ** rng.normal(centre, 0.45, (rows, 1))).astype(np.float32) for centre in (-1.1, -0.5, -0.1)]
+        for form, noise in ((form, noise) for form in ("logits", "probs") for noise in (*alike, *differing)):
             q = p + np.float32(noise) * rng.standard_normal(p.shape, dtype=np.float32)
             x, y = (p, q) if form == "logits" else (softmax(p), softmax(q))
             np.save(first, x)
@@ -102,7 +103,7 @@ def main() -> None:
                 [lambda f=form: kb.compare(first, second, form=f), lambda x=x, y=y, f=form: kb.kl(x, y, form=f)], arguments.rounds
             )
             mean = f"{kb.kl(x, y, form=form).mean():.2g}"
-            row = {"form": form, "mean_kl": f"{mean}, rows differ" if noise is mixed else mean}
+            row = {"form": form, "mean_kl": mean if isinstance(noise, float) else f"{mean}, rows differ"}
             for name, ours, theirs in zip(("cpu", "wall"), compare, kl):
                 row |= {f"compare_{name}_ns": f"{ours / p.size * 1e9:.2f}", f"kl_{name}_ns": f"{theirs / p.size * 1e9:.2f}"}
                 row[f"speed_{name}"] = f"{theirs / ours:.0%}"

@@ -39,11 +39,17 @@ class NotComparable(ValueError):
 
 
 def compare_batch(
-    p: Array, q: Array, forms: tuple[str, str], halves: tuple[bool, bool], chosen: Array | None, lane: int | None = None
+    p: Array,
+    q: Array,
+    forms: tuple[str, str],
+    halves: tuple[bool, bool],
+    chosen: Array | None,
+    lane: int | None = None,
+    shared: bool = True,
 ) -> Rows:
-    """The figures of each row; NaN where a row holds NaN. What is no distribution raises. `lane` as in `compare_rows`."""
+    """The figures of each row; NaN where a row holds NaN. What is no distribution raises. `lane`, `shared` as in `compare_rows`."""
     tolerances = tuple(5e-2 if half else 1e-3 for half in halves)
-    found = compare_rows(p, q, forms, (tolerances[0], tolerances[1]), chosen, lane)
+    found = compare_rows(p, q, forms, (tolerances[0], tolerances[1]), chosen, lane, shared)
     left = np.flatnonzero(~found.decided)
     # A few at a time: the general formula's arrays are many.
     step = max(1, (1 << 20) // p.shape[1])

@@ -39,7 +39,9 @@ def compare_models(
     sides = open_source(p, "P"), open_source(q, "Q")
     forms = _forms(sides, form)
     rows = _match(*sides, allow_partial)
-    blocks = _Blocks(sides, forms, _token_reader(sides, tokens, rows, allow_partial), allow_partial)
+    # A framework's arrays are for the thread they came in; the kernel shares out what that reads.
+    anywhere = all(piece.anywhere for side in sides for piece in side.pieces)
+    blocks = _Blocks(sides, forms, _token_reader(sides, tokens, rows, allow_partial), allow_partial, not anywhere)
     seen = Comparison(top=top)
     missing = other_text = 0
 
@@ -53,8 +55,6 @@ def compare_models(
             progress(block.stop, rows)
 
     edges = {int(edge) for side in sides for edge in side.starts}
-    # A framework's arrays are for the thread they came in; the kernel shares out what that reads.
-    anywhere = all(piece.anywhere for side in sides for piece in side.pieces)
     categories = sides[0].categories
     spans = list(natural_blocks(edges, rows, partial(stream_rows if anywhere else block_rows, categories)))
     first = min(spans[0][1], stream_rows(categories, rows))  # not by the number of threads
@@ -183,12 +183,13 @@ class _Compared(NamedTuple):
 
 
 class _Blocks(NamedTuple):
-    """Blocks of rows, from the files to their figures."""
+    """Blocks of rows, from the files to their figures. `shared`: each by all threads, or else by one?"""
 
     sides: tuple[Source, Source]
     forms: tuple[str, str]
     read_tokens: Callable[[int, int], tuple[Array, Array | None]] | None
     allow_partial: bool
+    shared: bool
     lane: int | None = None
 
     def like_first(self, span: tuple[int, int]) -> _Blocks:
@@ -232,7 +233,7 @@ class _Blocks(NamedTuple):
                 pooled = pooled._replace(p=None, q=None)
             else:
                 p, q = (_floats(b) for b in block.sides)
-                found = compare_batch(p, q, self.forms, (block.halves[0], block.halves[1]), chosen, self.lane)
+                found = compare_batch(p, q, self.forms, (block.halves[0], block.halves[1]), chosen, self.lane, self.shared)
             holding_nan(found, block.rows, self.allow_partial)
         except NotComparable as error:
             raise ReadError(_place(error, self.sides, block.rows, block.sides)) from None

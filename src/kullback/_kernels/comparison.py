@@ -7,6 +7,7 @@ itself: through `comparison_lanes` where their bounds allow that, else float64; 
 
 from __future__ import annotations
 
+import os
 import threading
 from collections.abc import Iterator
 from typing import Any, NamedTuple
@@ -21,9 +22,9 @@ from .cpu_tiles import _ONES, _UNIT, PIECE, _vecdot
 Array = Any
 
 LOG_FORMS = ("logits", "log_probs")
-# Bytes of an array of a tile. With more, those of all threads would not fit the cache; each tile costs some 20 µs, for which other threads
-# wait.
-_TILE = 1 << 20
+# Bytes of an array of a tile. With more, those of a few threads would not fit the cache; each tile costs some 20 µs, for which the others
+# wait, so that many threads are faster with more. By the machine, not by the threads in use: figures must not depend on these.
+_TILE = (3 if (os.cpu_count() or 1) < 8 else 6) << 19
 # Elements of a tile in float64, of which there are more arrays.
 _WIDE = 1 << 16
 # Elements a thread takes at a time.
@@ -195,8 +196,8 @@ class _Call:
         self.unit = _UNIT.get(x.dtype, 0.0) if x.dtype == y.dtype and self.logs == (forms[1] in LOG_FORMS) else 0.0
         self.height = max(1, _height(self.columns) * 4 // x.dtype.itemsize)
         self.normal = forms == ("probs", "probs")
-        self.bits = None if self.logs or not TELLS_UNDERFLOW else _BITS.get(y.dtype)
-        self.infinity = None if self.bits is None else y.dtype.type(np.inf).view(self.bits)
+        self.bits = _BITS.get(y.dtype) if x.dtype == y.dtype and not self.logs and TELLS_UNDERFLOW else None
+        self.infinity = None if self.bits is None else int(y.dtype.type(np.inf).view(self.bits))
         limits = [tolerance if form in ("probs", "log_probs") else np.inf for form, tolerance in zip(forms, tolerances)]
         self.limits = np.array(limits)[:, None] if min(limits) < np.inf else None
         self.strided = not all(side.flags.c_contiguous and side.flags.aligned for side in (x, y))
@@ -236,15 +237,17 @@ class _Call:
 
     def find_tops(self, rows: slice) -> bool:
         """Whether it was seen on the way that none of y is negative."""
-        y, top_q = self.y[rows], self.found.top_q[rows]
-        self.x[rows].argmax(1, self.found.top_p[rows])
+        self._find_tops(self.x[rows], self.found.top_p[rows])
+        return self._find_tops(self.y[rows], self.found.top_q[rows])
+
+    def _find_tops(self, side: Array, out: Array) -> bool:
         if self.bits is not None and not self.strided:
             # The bits of numbers >= 0 are in their order, and a sign is above all of these, as a NaN is above inf.
-            bits = y.view(self.bits)
-            bits.argmax(1, top_q)
-            if np.maximum.reduce(bits[np.arange(len(bits)), top_q]) <= self.infinity:
+            bits = side.view(self.bits)
+            bits.argmax(1, out)
+            if max(bits[np.arange(len(bits)), out].tolist()) <= self.infinity:
                 return True
-        y.argmax(1, top_q)
+        side.argmax(1, out)
         return False
 
     def first(self, start: int, stop: int, tile: Tile) -> _Sums:
@@ -337,16 +340,22 @@ class _Call:
 
 
 def compare_rows(
-    x: Array, y: Array, forms: tuple[str, str], tolerances: tuple[float, float], chosen: Array | None = None, lane: int | None = None
+    x: Array,
+    y: Array,
+    forms: tuple[str, str],
+    tolerances: tuple[float, float],
+    chosen: Array | None = None,
+    lane: int | None = None,
+    shared: bool = True,
 ) -> Rows:
     """Of two (rows, categories) arrays of float32 or float64. `chosen`: a category a row, the likeliest of x by default. `lane`: what
-    `first_lane` has found for rows like these, if it was asked."""
+    `first_lane` has found for rows like these, if it was asked. `shared`: among threads, so in small tasks; not if each has its block."""
     if x.size <= _SMALL:
         x, y = x.astype(np.float64), y.astype(np.float64)
     call = _Call(x, y, forms, tolerances, chosen, lane)
     if lane is None and call.count > call.height:
         call.lane = call.suiting_lane()
-    step = _task_rows(call.columns)
+    step = _task_rows(call.columns) if shared else max(_task_rows(call.columns), _FINISH)
     on_threads(call.work, [(low, min(call.count, low + step)) for low in range(0, call.count, step)], x.size)
     return call.found
 
