@@ -239,8 +239,18 @@ def test_float16_gradients_that_add_up_over_many_tokens(rng):
             for one, right in zip(torch.autograd.grad(factor * loss, inputs, retain_graph=True), wanted):
                 assert one.dtype == torch.float16
                 assert _error(one.double(), factor * right) < 3 * 2.0**-11  # logits are exact here: derivatives and results are rounded
-    empty = torch.zeros(0, 4, dtype=torch.float16, requires_grad=True)
-    assert linear_kl(hidden=empty, weight=inputs[0], teacher_logits=torch.zeros(0, 130).half()) == 0
+
+
+@pytest.mark.parametrize("reduction", ["mean", "batchmean", "sum"])
+def test_no_tokens_are_what_kl_loss_makes_of_none(reduction):
+    weight, teacher = torch.ones(130, 4).half().requires_grad_(), torch.zeros(0, 130).half()
+    found = linear_kl(hidden=torch.zeros(0, 4).half(), weight=weight, teacher_logits=teacher, reduction=reduction)
+    if reduction == "sum":
+        assert found == 0.0
+        assert not torch.autograd.grad(found, weight)[0].any()
+    else:
+        assert found.isnan()  # as PyTorch's own means of nothing
+    np.testing.assert_equal(found.item(), kl_loss(student=teacher, teacher=teacher, reduction=reduction).item())
 
 
 def test_weights_that_learn(rng):

@@ -56,8 +56,9 @@ def compare_models(
 
     edges = {int(edge) for side in sides for edge in side.starts}
     categories = sides[0].categories
-    spans = list(natural_blocks(edges, rows, partial(stream_rows if anywhere else block_rows, categories)))
-    first = min(spans[0][1], stream_rows(categories, rows))  # not by the number of threads
+    own = partial(stream_rows, categories, max(piece.width for side in sides for piece in side.pieces))
+    spans = list(natural_blocks(edges, rows, own if anywhere else partial(block_rows, categories)))
+    first = min(spans[0][1], own(rows))  # not by the number of threads
     in_order(spans, blocks.read, blocks.like_first((0, first)).compare, take, size=rows * categories if anywhere else 0)
     notes = _notes(sides, rows, missing, other_text)
     about = [Side(side.name, side.kind, f, len(side.pieces)) for side, f in zip(sides, forms)]

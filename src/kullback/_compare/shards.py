@@ -30,6 +30,8 @@ _SAFETENSORS = {
     "F64": np.float64, "F32": np.float32, "F16": np.float16, "BF16": np.uint16, "I64": np.int64, "I32": np.int32, "I16": np.int16,
     "I8": np.int8, "U8": np.uint8, "U16": np.uint16, "U32": np.uint32, "U64": np.uint64,
 }  # fmt: skip
+# Maps begin and end at multiples of this: where the file's pages are as large, those at both ends of a block then come whole too.
+_LARGE_PAGE = 1 << 21
 # Bytes of a .pt that may be mapped at a time: PyTorch maps all of it, so it is opened anew.
 _PT_BYTES = 1 << 28
 
@@ -44,7 +46,8 @@ class Stored(NamedTuple):
 
 
 class Piece(NamedTuple):
-    """One file: rows × categories, of which the first `whole` rows are there. `anywhere`: may any thread read it, one at a time?"""
+    """One file: rows × categories, of which the first `whole` rows are there. `anywhere`: may any thread read it, one at a time? `width`:
+    bytes that an element takes when read, with what it is converted to."""
 
     path: str
     form: str | None
@@ -55,6 +58,7 @@ class Piece(NamedTuple):
     tokens: Callable[[int, int], Array] | None
     half: bool = False
     anywhere: bool = True
+    width: int = 16
 
 
 def listed(source: str | os.PathLike[str]) -> list[Path]:
@@ -98,7 +102,7 @@ def open_array(path: Path) -> Piece:
     rows = math.prod(stored.shape[:-1])
     if rows == 0 or categories == 0:
         raise ReadError(f"{path} has shape {stored.shape}: {'no rows' if rows == 0 else 'no categories'} in it")
-    half = stored.dtype in ("float16", "bfloat16")
+    half, width = stored.dtype in ("float16", "bfloat16"), {"float32": 4, "float64": 8}.get(stored.dtype, 16)
     tokens = arrays.get("tokens") if len(arrays) > 1 else None
     if tokens is not None and chosen != "tokens":
         if math.prod(tokens.shape) != rows or "int" not in tokens.dtype:
@@ -106,8 +110,8 @@ def open_array(path: Path) -> Piece:
                 f"{path}: 'tokens' is {tokens.dtype} of shape {tokens.shape}, for {rows:,} rows: it must hold a whole number a row"
             )
         whole = min(stored.whole, tokens.whole * _entries(tokens.shape)[1])
-        return Piece(str(path), form, rows, categories, whole, stored.read, flat(tokens), half)
-    return Piece(str(path), form, rows, categories, stored.whole, stored.read, None, half)
+        return Piece(str(path), form, rows, categories, whole, stored.read, flat(tokens), half, width=width)
+    return Piece(str(path), form, rows, categories, stored.whole, stored.read, None, half, width=width)
 
 
 def _choose(path: Path, arrays: Mapping[str, Stored]) -> tuple[str | None, str]:
@@ -150,12 +154,16 @@ def map_block(path: Path, dtype: Any, offset: int, shape: tuple[int, ...]) -> Ar
 
     As np.memmap does it with mode "c", but in less time. That mode, though nothing is written: NumPy's argmax copies what may not be
     written to."""
-    size, shift = math.prod(shape) * np.dtype(dtype).itemsize, offset % mmap.ALLOCATIONGRANULARITY
+    size = math.prod(shape) * np.dtype(dtype).itemsize
     if size == 0:
         return np.empty(shape, dtype)
+    shift = offset % _LARGE_PAGE
     file = os.open(path, os.O_RDONLY | getattr(os, "O_BINARY", 0))
     try:
-        mapped = mmap.mmap(file, size + shift, access=mmap.ACCESS_COPY, offset=offset - shift)
+        room = min(os.fstat(file).st_size - (offset - shift), -(-(shift + size) // _LARGE_PAGE) * _LARGE_PAGE)
+        if room < shift + size:
+            raise ReadError(f"{path} has become shorter since it was opened")
+        mapped = mmap.mmap(file, room, access=mmap.ACCESS_COPY, offset=offset - shift)
     finally:
         os.close(file)
     return np.ndarray(shape, dtype, mapped, shift)

@@ -119,7 +119,8 @@ def _in_memory(x: Any, name: str) -> Piece:
     def read(start: int, stop: int) -> Array:
         return (x if len(shape) == 2 else x.reshape(rows, columns))[start:stop]
 
-    return Piece(name, None, rows, columns, rows, read, None, half, isinstance(x, np.ndarray))
+    here = isinstance(x, np.ndarray)
+    return Piece(name, None, rows, columns, rows, read, None, half, here, {"f4": 4, "f8": 8}.get(x.dtype.str[1:], 16) if here else 16)
 
 
 def host(x: Any) -> tuple[Array, bool]:

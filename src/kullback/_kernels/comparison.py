@@ -29,8 +29,8 @@ _TILE = (3 if (os.cpu_count() or 1) < 8 else 6) << 19
 _WIDE = 1 << 16
 # Elements a thread takes at a time.
 _TASK = 1 << 21
-# Elements of a block that a thread takes from a stream: enough that others seldom wait for what a block costs whatever its size.
-_BLOCK = 1 << 23
+# Bytes of either side in a block that a thread takes from a stream: so many that others seldom wait for what any block costs.
+_BLOCK = 1 << 26
 # Up to so many elements float64 takes no time that anyone would notice, and gives the same digits on every machine.
 _SMALL = 1 << 16
 # Rows by which the lane of the first tile is chosen.
@@ -159,10 +159,11 @@ def block_rows(columns: int, left: int) -> int:
     return min(left, _task_rows(columns) * max(4, 2 * thread_count()))
 
 
-def stream_rows(columns: int, left: int) -> int:
-    """The same where threads take blocks for themselves: one's, of those left. Fewer towards the end, that none waits long for another."""
+def stream_rows(columns: int, width: int, left: int) -> int:
+    """The same where threads take blocks for themselves: one's, of those left, with `width` bytes an element. Fewer towards the end, that
+    none waits long for another."""
     height = _height(columns)
-    whole = max(height, _BLOCK // columns // height * height)
+    whole = max(height, _BLOCK // width // columns // height * height)
     return max(min(whole, 4 * height), min(whole, left // 2 // height * height))
 
 

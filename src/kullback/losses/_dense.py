@@ -59,7 +59,7 @@ def why_not_fused(ops: Any, student: Array, teacher: Array, temperature: Any) ->
     if student.shape[:-1] != teacher.shape[:-1]:
         return f"student and teacher have different batches, {tuple(student.shape[:-1])} and {tuple(teacher.shape[:-1])}"
     if not ops.has_row_kernels(student, teacher):
-        needed = "CUDA tensors of float16, bfloat16 or float32, on Ampere or later, with Triton installed"
+        needed = "CUDA tensors of float16, bfloat16 or float32, not empty, on Ampere or later, with Triton installed"
         return f"it needs {needed}, outside torch.compile and torch.func"
     return None
 

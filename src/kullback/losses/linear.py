@@ -329,7 +329,7 @@ def _in_torch(
     keep = None if tokens.rows.keep is None else tokens.rows.keep != 0.0
     job = linear_torch.Job(step, plan, values_chunk, wide, keep, formula, total)
     weights_learn = weights is not None and not ops.is_constant(weights)
-    if options.reduction == "none" or weights_learn:
+    if options.reduction == "none" or weights_learn or not hidden.shape[0]:  # of no tokens, what `kl_loss` says of none
         return reduce_values(ops, linear_torch.loss(hidden, weight, bias, None, job).reshape(batch), weights, options.reduction)
     if weights is None:
         return linear_torch.loss(hidden, weight, bias, share_of_each(batch, options.reduction), job)
@@ -374,7 +374,7 @@ def _why_not_triton(ops: Any, tokens: _Tokens, group: Any) -> str | None:
         return reason
     teacher = tokens.rows.teacher if tokens.rows.indices is None else None
     if not ops.has_row_kernels(tokens.hidden, tokens.weight, tokens.bias, teacher, *tokens.shared):
-        return "it needs CUDA tensors of float16, bfloat16 or float32, on Ampere or later, with Triton installed"
+        return "it needs CUDA tensors of float16, bfloat16 or float32, not empty, on Ampere or later, with Triton installed"
     return None
 
 
