@@ -288,11 +288,14 @@ class TestLlama:
         assert found.missing_rows == 1
 
 
-# 64 MiB of both sides are mapped in each of two threads; float16 is mapped in smaller parts, and copied to float32.
-@pytest.mark.parametrize(("dtype", "rows", "most"), [(np.float32, 2560, 310), (np.float64, 1280, 310), (np.float16, 2560, 150)])
-def test_memory_does_not_grow_with_rows(tmp_path, dtype, rows, most):
-    """Two files of 320 MiB (float16: 160): blocks of both, and what threads work in, above what importing takes."""
-    categories = 32768
+# 64 MiB of both sides are mapped in each of two threads; float16 is mapped in smaller parts, and copied to float32; of two categories, figures
+# take more than the rows.
+@pytest.mark.parametrize(
+    ("dtype", "rows", "categories", "most"),
+    [(np.float32, 2560, 32768, 310), (np.float64, 1280, 32768, 310), (np.float16, 1280, 32768, 150), (np.float32, 2_000_000, 2, 150)],
+)
+def test_memory_does_not_grow_with_rows(tmp_path, dtype, rows, categories, most):
+    """Blocks of two files and what threads work in, in MiB above what importing takes; the files have 640, 640, 160 and 30."""
     block = np.random.default_rng(0).normal(size=(64, categories)).astype(dtype)
     for name, shift in (("p", dtype(0.0)), ("q", dtype(0.5))):
         out = np.lib.format.open_memmap(tmp_path / f"{name}.npy", "w+", dtype, (rows, categories))

@@ -31,6 +31,8 @@ _WIDE = 1 << 16
 _TASK = 1 << 21
 # Bytes of either side in a block that a thread takes from a stream: so many that others seldom wait for what any block costs.
 _BLOCK = 1 << 26
+# And rows at most, there and in a tile or task: of few categories, what is kept of a row takes more than the row.
+_ROWS = 1 << 16
 # Up to so many elements float64 takes no time that anyone would notice, and gives the same digits on every machine.
 _SMALL = 1 << 16
 # Rows by which the lane of the first tile is chosen.
@@ -145,12 +147,12 @@ def _in_float64(tile: _Tile) -> Rows:
 
 def _height(columns: int) -> int:
     """Rows of a tile; of float64 data, half as many."""
-    return max(1, _TILE // 4 // columns)
+    return max(1, min(_ROWS, _TILE // 4 // columns))
 
 
 def _task_rows(columns: int) -> int:
     height = _height(columns)
-    return max(height, _TASK // columns // height * height)
+    return max(1, min(_ROWS, _TASK // columns) // height) * height
 
 
 def block_rows(columns: int, left: int) -> int:
@@ -163,7 +165,7 @@ def stream_rows(columns: int, width: int, left: int) -> int:
     """The same where threads take blocks for themselves: one's, of those left, with `width` bytes an element. Fewer towards the end, that
     none waits long for another."""
     height = _height(columns)
-    whole = max(height, _BLOCK // width // columns // height * height)
+    whole = max(1, min(_ROWS, _BLOCK // width // columns) // height) * height
     return max(min(whole, 4 * height), min(whole, left // 2 // height * height))
 
 
