@@ -511,6 +511,12 @@ class TestRefused:
         assert found.rows == len(kept)
         close(found.kl_pq.mean, truth(softmax(self.p), softmax(self.q))[0][kept].mean())
 
+    def test_numbers_of_other_machines(self, here):
+        """In their order of bytes they are converted, so that a block of as many bytes would take more memory."""
+        np.save("swapped.npy", self.q.astype(self.q.dtype.newbyteorder()))
+        assert open_source("swapped.npy", "Q").pieces[0].width > open_source("p.npy", "P").pieces[0].width
+        close(kb.compare("p.npy", "swapped.npy", form="logits").kl_pq.mean, truth(softmax(self.p), softmax(self.q))[0].mean())
+
     def test_a_file_that_shrinks_while_it_is_read(self, here):
         source = open_source("p.npy", "P")
         cut(Path("p.npy"))

@@ -100,22 +100,40 @@ def test_far_takes_more_where_the_weight_is_spread(rng, form):
     assert not found.fine[expected[2] < 0.01].any()  # of the peaked
 
 
-def test_far_where_q_has_weight_that_p_all_but_lacks(rng):
-    """Weights of P down to e^-120, which float32 has not: what is called fine has what is promised."""
-    steep = 0
-    for categories in (50, 600, 3000):
-        a = rng.uniform(0.3, 3.0, (200, 1)) * rng.standard_normal((200, categories))
-        b = a + rng.uniform(0.1, 1.5, (200, 1)) * rng.standard_normal(a.shape)
-        depth, mass = rng.uniform(10.0, 120.0, 200), 10 ** rng.uniform(-4.0, 1.0, 200)
-        a[:, 5], b[:, 5] = a.max(1) - depth, np.log(np.exp(b).sum(1) * mass)
-        x, y = a.astype(np.float32), (b + rng.uniform(-5.0, 5.0, (200, 1))).astype(np.float32)
-        expected = truth(softmax(x), softmax(y))
-        for row in range(200):  # one at a time: underflow is told of a tile
-            found = taken(FAR, "logits", x[row : row + 1], y[row : row + 1])
-            if found.fine[0]:
-                np.testing.assert_allclose([values[0] for values in found[:3]], [float(right[row]) for right in expected], rtol=2 * GOAL)
-                steep += depth[row] > 40.0
-    assert steep > 30
+def test_where_q_has_weight_that_p_all_but_lacks(rng):
+    """Weights of P that float32 has only in part, or not at all, and large ones of Q beside them."""
+    x = np.minimum(rng.standard_normal((120, 700)) - 20.0, -15.8)
+    x[:, 1] = -15.5
+    y = x + 2.0 * rng.standard_normal(x.shape)
+    x[:, 7], y[:, 7] = np.linspace(-106.0, -60.0, 120), -15.5
+    x, y = x.astype(np.float32), y.astype(np.float32)
+    found = compare_rows(x, y, ("logits", "logits"), (1e-3, 1e-3), lane=FAR)
+    for values, right in zip(found[:3], truth(softmax(x), softmax(y))):
+        np.testing.assert_allclose(values[found.decided], right[found.decided], rtol=2 * GOAL)
+    assert found.decided.all()
+
+
+def test_sums_that_overflow(rng):
+    """Q's mask, far below what float32 can multiply by weights of this size: not -inf, of which an error of -inf would seem small."""
+    x = 2.0 * rng.standard_normal((60, 300)) + 22.0
+    y = x + rng.standard_normal(x.shape)
+    y[:, 3] = -1e30
+    x, y = x.astype(np.float32), y.astype(np.float32)
+    found = compare_rows(x, y, ("logits", "logits"), (1e-3, 1e-3), lane=FAR)
+    p = softmax(x)
+    _, kl_qp, js = truth(p, softmax(y))
+    for values, right in zip(found[:3], (p[:, 3] * 1e30, kl_qp, js)):
+        np.testing.assert_allclose(values, right.astype(float), rtol=2 * GOAL)
+    assert found.decided.all()
+
+
+def test_likeliest_categories_among_zeros_of_either_sign(rng):
+    """Found by their bits, of which a sign is the highest."""
+    p, q = (softmax(rng.standard_normal((40, 60))).astype(np.float32) for _ in "pq")
+    p[:, 4] = q[:, 9] = -0.0
+    found = compare_rows(p, q, ("probs", "probs"), (5e-2, 5e-2))
+    np.testing.assert_array_equal(found.top_p, p.argmax(1))
+    np.testing.assert_array_equal(found.top_q, q.argmax(1))
 
 
 def test_far_takes_sums_of_probabilities_that_are_off(rng):
@@ -149,8 +167,9 @@ def test_all_sizes_side_by_side(rng, monkeypatch, form, categories):
 def test_how_rows_are_tiled_does_not_matter(rng, monkeypatch):
     x = rng.standard_normal((70, 300)).astype(np.float32)
     y = x + np.float32(0.02) * rng.standard_normal(x.shape).astype(np.float32)
-    whole = compare_rows(x, y, ("logits", "logits"), (1e-3, 1e-3))
-    monkeypatch.setattr(comparison, "_FINISH", 1)
+    whole = compare_rows(x, y, ("logits", "logits"), (1e-3, 1e-3), shared=False)
+    monkeypatch.setattr(comparison, "_TILE", 4 * 5 * 300)
+    monkeypatch.setattr(comparison, "_TASK", 10 * 300)
     again = compare_rows(x, y, ("logits", "logits"), (1e-3, 1e-3))
     for one, other in zip(whole, again):
         np.testing.assert_array_equal(one, other)
@@ -222,6 +241,12 @@ def test_equal_rows_are_at_no_distance(rng):
         found = compare_rows(x, x, (form, form), (5e-2, 5e-2))
         assert found.decided.all()
         assert not np.any(found[:3])
+
+
+@pytest.mark.parametrize("row", [[1.2, -0.2], [1.2, -0.2, 0.0]])
+def test_equal_rows_that_are_no_distribution_are_not_decided(row):
+    x = np.array([row] * 40, np.float32)
+    assert not compare_rows(x, x, ("probs", "probs"), (1e-3, 1e-3)).decided.any()
 
 
 def test_the_series_of_js():

@@ -37,12 +37,15 @@ _PT_BYTES = 1 << 28
 
 
 class Stored(NamedTuple):
-    """An array in a file: its shape there, how many of its rows are whole, and `read(start, stop)` of rows, flattened to two axes."""
+    """An array in a file: its shape there, how many of its rows are whole, and `read(start, stop)` of rows, flattened to two axes.
+
+    `mapped`: are these pages of the file, in the machine's own numbers?"""
 
     shape: tuple[int, ...]
     dtype: str
     whole: int
     read: Callable[[int, int], Array]
+    mapped: bool = False
 
 
 class Piece(NamedTuple):
@@ -102,7 +105,8 @@ def open_array(path: Path) -> Piece:
     rows = math.prod(stored.shape[:-1])
     if rows == 0 or categories == 0:
         raise ReadError(f"{path} has shape {stored.shape}: {'no rows' if rows == 0 else 'no categories'} in it")
-    half, width = stored.dtype in ("float16", "bfloat16"), {"float32": 4, "float64": 8}.get(stored.dtype, 16)
+    half = stored.dtype in ("float16", "bfloat16")
+    width = {"float32": 4, "float64": 8}.get(stored.dtype, 16) if stored.mapped else 16
     tokens = arrays.get("tokens") if len(arrays) > 1 else None
     if tokens is not None and chosen != "tokens":
         if math.prod(tokens.shape) != rows or "int" not in tokens.dtype:
@@ -181,7 +185,8 @@ def _mapped(path: Path, offset: int, size: int, shape: tuple[int, ...], dtype: A
         block = map_block(path, dtype, offset + start * width, (stop - start, columns))
         return _from_bfloat16(block) if bfloat16 else block
 
-    return Stored(shape, kind, max(0, min(rows, (size - offset) // width)) if width else 0, read)
+    whole = max(0, min(rows, (size - offset) // width)) if width else 0
+    return Stored(shape, kind, whole, read, np.dtype(dtype).isnative and not bfloat16)
 
 
 def _npy_header(file: IO[bytes], path: Path, what: str = "") -> tuple[tuple[int, ...], bool, Any]:

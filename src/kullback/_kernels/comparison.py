@@ -37,7 +37,7 @@ _ROWS = 1 << 16
 _SMALL = 1 << 16
 # Rows by which the lane of the first tile is chosen.
 _TRIED = 4
-# Rows whose sums are kept until their figures are worked out.
+# Rows that a thread with a block of its own takes at a time, if they are more: what costs the same for one is done for all of them.
 _FINISH = 1024
 _DOUBLE = 2.0**-53
 _BITS = {np.dtype(np.float32): np.uint32, np.dtype(np.float64): np.uint64}
@@ -200,7 +200,7 @@ class _Call:
         self.height = max(1, _height(self.columns) * 4 // x.dtype.itemsize)
         self.normal = forms == ("probs", "probs")
         self.bits = _BITS.get(y.dtype) if x.dtype == y.dtype and not self.logs and TELLS_UNDERFLOW else None
-        self.infinity = None if self.bits is None else int(y.dtype.type(np.inf).view(self.bits))
+        self.infinity = None if self.bits is None else y.dtype.type(np.inf).view(self.bits)
         limits = [tolerance if form in ("probs", "log_probs") else np.inf for form, tolerance in zip(forms, tolerances)]
         self.limits = np.array(limits)[:, None] if min(limits) < np.inf else None
         self.strided = not all(side.flags.c_contiguous and side.flags.aligned for side in (x, y))
@@ -225,18 +225,13 @@ class _Call:
         buffer = _Buffers()
         tile = _tile(min(self.height, self.count), self.columns, self.x.dtype) if self.unit else None
         with np.errstate(all="ignore"):
-            begun: list[_Sums] = []
             for start, stop in queue:
                 if tile is None:
                     self.find_tops(slice(start, stop))
                     self.in_float64(np.arange(start, stop), buffer)
-                    continue
-                begun.append(self.first(start, stop, tile))
-                if sum(len(task.rows) for task in begun) >= _FINISH:
-                    self.finish_all(begun, tile, buffer)
-                    begun = []
-            if tile is not None and begun:
-                self.finish_all(begun, tile, buffer)
+                else:
+                    # Each task by itself: what a thread happens to take together must not change a digit.
+                    self.finish_all(self.first(start, stop, tile), tile, buffer)
 
     def find_tops(self, rows: slice) -> bool:
         """Whether it was seen on the way that none of y is negative."""
@@ -248,7 +243,7 @@ class _Call:
             # The bits of numbers >= 0 are in their order, and a sign is above all of these, as a NaN is above inf.
             bits = side.view(self.bits)
             bits.argmax(1, out)
-            if max(bits[np.arange(len(bits)), out].tolist()) <= self.infinity:
+            if np.maximum.reduce(bits[np.arange(len(bits)), out]) <= self.infinity:
                 return True
         side.argmax(1, out)
         return False
@@ -272,9 +267,9 @@ class _Call:
         each = np.arange(start, stop)
         return _Sums(each, numbers, tried, self.at(each))
 
-    def finish_all(self, tasks: list[_Sums], tile: Tile, buffer: _Buffers) -> None:
+    def finish_all(self, task: _Sums, tile: Tile, buffer: _Buffers) -> None:
         """From sums to figures, for many rows at once: some 50 operations that cost the same for one row. The others once more."""
-        rows, numbers, tried, at = tasks[0] if len(tasks) == 1 else (np.concatenate(parts, -1) for parts in zip(*tasks))
+        rows, numbers, tried, at = task
         for lane in (NEAR, MID, FAR):
             mine = tried == lane
             if mine.all():

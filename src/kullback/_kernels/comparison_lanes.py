@@ -7,8 +7,8 @@ them to the figures, and says which rows they are good for. In the arrays' own d
 from __future__ import annotations
 
 from collections.abc import Callable
-from math import comb, isnan
-from typing import Any, NamedTuple, cast
+from math import comb
+from typing import Any, NamedTuple
 
 import numpy as np
 
@@ -42,24 +42,6 @@ def _fast(name: str) -> bool:
 _log, _power, _LOG_UNIT = (np.log2, np.exp2, float(np.log(2.0))) if _fast("log2") and _fast("exp2") else (np.log, np.exp, 1.0)
 
 
-def _tells_underflow() -> bool:
-    """Not everywhere do processors, or what stands for them, keep count of it, nor all that NumPy may use for exponentials."""
-    for dtype, tiny, low in ((np.float32, 2.0**-126, -95.0), (np.float64, 2.0**-1022, -720.0)):
-        least, lowest = np.ones(64, dtype), np.zeros(64, dtype)
-        least[7], lowest[7] = tiny, low
-        for function, *arguments in ((np.divide, least, dtype(3.0)), (np.exp, lowest), (_power, lowest / dtype(_LOG_UNIT))):
-            try:
-                with np.errstate(all="ignore", under="raise"):
-                    function(*arguments)
-                return False
-            except FloatingPointError:
-                pass
-    return True
-
-
-TELLS_UNDERFLOW = _tells_underflow()
-
-
 class Figures(NamedTuple):
     """One entry a row. The sum of the weights is e^(base) z for P, and e^(ratio) times that for Q."""
 
@@ -81,25 +63,20 @@ class Lane(NamedTuple):
     finish: Callable[[Array, float], Figures]
 
 
-def _weights(x: Array, top: Array, t: Tile, out_base: Array) -> bool:
-    """e = e^(x - base) in t.e; sum 0 of it. Returns whether a weight may have lost digits: what is subnormal, and not -inf's 0."""
-    tops = top.tolist()  # few: by NumPy their extremes would take longer
-    highest, power = max(tops), cast(Any, np.exp)
-    if min(tops) >= -_SCALED and highest <= _PLAIN:
+def _weights(x: Array, top: Array, t: Tile, out_base: Array) -> None:
+    """e = e^(x - base) in t.e; sum 0 of it."""
+    lowest, highest = np.minimum.reduce(top), np.maximum.reduce(top)
+    if lowest >= -_SCALED and highest <= _PLAIN:
         out_base[:] = 0.0
         if highest <= _SCALED and x.dtype == np.float32 and _LOG_UNIT != 1.0:
-            x, power = np.multiply(x, 1.0 / _LOG_UNIT, out=t.e), _power
+            _power(np.multiply(x, 1.0 / _LOG_UNIT, out=t.e), out=t.e)
+        else:
+            np.exp(x, out=t.e)
     else:
         out_base[:] = top
-        x = np.subtract(x, top[:, None], out=t.e)
-    lost = not TELLS_UNDERFLOW
-    try:
-        with np.errstate(under="raise"):
-            power(x, out=t.e)
-    except FloatingPointError:  # it is all there nevertheless
-        lost = True
+        np.subtract(x, top[:, None], out=t.e)
+        np.exp(t.e, out=t.e)
     t.dot(0, t.E)
-    return lost
 
 
 def _weights_and_difference(x: Array, y: Array, top: Array, t: Tile, out_base: Array) -> Array:
@@ -135,14 +112,26 @@ def _ratio(x: Array, y: Array, t: Tile, out: Array) -> None:
         out[8] = np.minimum.reduce(np.where(absent, np.inf, y), 1)
 
 
+def _tells_underflow() -> bool:
+    """Not everywhere do processors, or what stands for them, keep count of it."""
+    small = np.full(64, np.finfo(np.float32).tiny)
+    try:
+        with np.errstate(under="raise"):
+            np.divide(small, np.float32(3.0))
+    except FloatingPointError:
+        return True
+    return False
+
+
+TELLS_UNDERFLOW = _tells_underflow()
+
+
 # --- KL above 0.03, or 0.15 where few pieces have all the weight: sums as the definitions have them ---------------------------------------
 # d = log(f/e) of weights e, f with sums z, z k;  w = log(f/e + k):
 #   KL(P||Q) = log k - E_P[d],   KL(Q||P) = E_Q[d] - log k,
 #   JS = log 2 + (E_Q[d] + log k - (E_P + E_Q)[w])/2,   which an error in that k leaves alone: its derivative to k is 0.
 # The errors are u times the logarithms' means, and some u of the sums, of f/e and of w, which are those of the pieces, by chance of either
-# sign: no piece having more than a share h of the weight, some u sqrt(h). To KL(Q||P), which is twice JS or more and so has them within
-# half of GOAL, comes 2u times the largest d, which is below 89 (or e^d is inf): together less than promised. Where weights have lost digits
-# to underflow, `highest` is known, and no d may be steep.
+# sign: no piece having more than a share h of the weight, some u sqrt(h).
 # From logits f is not needed: with m = e (f/e + k) = f + k e,  sum f d = sum m d - k sum e d  and  (E_P + E_Q)[w] = 2 E_M[w].
 # sums, logarithms in _LOG_UNIT: z, z k, e d, e w, f d, f w; from logits z, -, e d, z k, m d, m w;
 #   then highest d, lowest weight, base, whether from logits, k
@@ -150,21 +139,21 @@ def _ratio(x: Array, y: Array, t: Tile, out: Array) -> None:
 
 
 def _far_logs(x: Array, y: Array, top: Array, t: Tile, out: Array) -> None:
-    lost = _weights(x, top, t, out[9])
+    _weights(x, top, t, out[9])
     np.subtract(y, x, out=t.v)
     if _LOG_UNIT != 1.0:
         np.multiply(t.v, 1.0 / _LOG_UNIT, out=t.v)
     _power(t.v, out=t.f)
     t.dots(2, t.E)
     z, _, weighted, zq = t.rough(4)
-    if isnan(sum(weighted.tolist())):
+    if np.isnan(np.add.reduce(weighted)):
         # -inf - (-inf): what neither has.
         absent = (x == -np.inf) & (y == -np.inf)
         np.copyto(t.v, 0.0, where=absent)
         np.copyto(t.f, 1.0, where=absent)
         t.dots(2, t.E)
         z, _, weighted, zq = t.rough(4)
-    out[7], out[8], out[10] = np.maximum.reduce(t.v, 1) if lost else -np.inf, np.inf, 1.0
+    out[7], out[8], out[10] = np.maximum.reduce(t.v, 1), np.inf, 1.0
     out[11] = k = zq / z
     np.add(t.f, k[:, None], out=t.f)
     np.multiply(t.e, t.f, out=t.e)
@@ -211,7 +200,8 @@ def _far_finish(raw: Array, u: float) -> Figures:
     js = np.log(2.0) + 0.5 * (mean_q + log_k - mixed)
     # JS's second derivative to log k is within 1/2.
     error = 4.0 * u * (np.sqrt(largest / raw[0]) + kl_pq + kl_qp + np.abs(gain)) + 0.25 * (log_k - gain) ** 2
-    fine = _least(kl_pq, kl_qp, js) >= error / GOAL
+    least = _least(kl_pq, kl_qp, js)
+    fine = (least >= error / GOAL) & (least > 0.0) & (error < np.inf)  # sums of float32 may overflow
     fine &= (_LOG_UNIT * highest - gain <= _STEEP) & (lowest >= _tiny(u))
     return Figures(kl_pq, kl_qp, js, base + log_z, gain, fine)
 
@@ -286,7 +276,7 @@ def _mid_finish(raw: Array, u: float) -> Figures:
     kl_pq, kl_qp = s + (gain - mean), (m + t) / (1.0 + mean) - gain
     js = 0.5 * kl_qp - (np.log1p(l) + (1.0 + l) * (bent + k * mean + k * mixed))
     least = _least(kl_pq, kl_qp, 2.0 * js)
-    fine = least >= LEAST[u] * (1.0 + np.abs(c) / 4.0) ** 2
+    fine = least >= LEAST[u] * (1.0 + np.abs(c) / 3.0) ** 2
     # What is of first order: the distance of c from the mean, and what one figure takes from the others.
     fine &= least >= 8.0 * u / GOAL * (kl_pq + kl_qp + np.abs(m) + np.abs(mean) / (1.0 + np.abs(mean)))
     fine &= (highest <= _STEEP) & (lowest >= _tiny(u))
@@ -360,7 +350,7 @@ def _near_finish(raw: Array, u: float) -> Figures:
     fine = (span <= 1.0) & (span * (1.0 + span) * m6 <= 420.0 / 4.0 * GOAL * m2) & (lowest >= 0.0)
     # An error of u |c| in v; and the square of what is not centred.
     fine &= (u * np.abs(c) <= GOAL / 3.0 * np.sqrt(m2)) & (x * x <= kl_pq) & (m2 >= _SMALLEST)
-    same = (span == 0.0) & (c == 0.0)
+    same = (span == 0.0) & (c == 0.0) & (lowest >= 0.0)
     kl_pq, kl_qp, js = (np.where(same, 0.0, value) for value in (kl_pq, kl_qp, js))
     return Figures(kl_pq, kl_qp, js, base + np.log(z), c + gain, fine | same)
 
