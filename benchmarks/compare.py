@@ -3,9 +3,10 @@
     python benchmarks/compare.py [--rows 4096] [--categories 32768] [--rounds 5]
 
 Writes benchmarks/results/compare.csv and the tables in docs/compare.md. The comparison reads both files (from the page cache) and computes
-KL both ways, JS, top-1 agreement and Δp; kb.kl computes KL(P‖Q) only. Both run in every round, and the best of each counts: CPU time on one
-thread, the system's share (mapping the files) included, which others on the machine change least, and wall time on all threads.
-For the memory each size runs in a process of its own. What NumPy's functions cost is measured beside it, on tiles as the kernel has them.
+KL both ways, JS, top-1 agreement and Δp; kb.kl computes KL(P‖Q) only. Both run in every round; the best of each is shown, and the median
+of their ratios, which others on the machine change least: CPU time on one thread, the system's share (mapping the files) included, and wall
+time on all threads. For the memory each size runs in a process of its own. What NumPy's functions cost is measured beside it, on tiles as
+the kernel has them.
 """
 
 from __future__ import annotations
@@ -41,16 +42,18 @@ def softmax(x: np.ndarray) -> np.ndarray:
     return e / e.sum(-1, keepdims=True)
 
 
-def best(functions, rounds):
-    """The least CPU time on one thread, and the least wall time on all, of each function."""
-    found = [[float("inf"), float("inf")] for _ in functions]
-    for _ in range(rounds):
-        for threads, clock, place in (("1", time.process_time, 0), ("", time.perf_counter, 1)):
-            os.environ["OMP_NUM_THREADS"] = threads
-            for function, times in zip(functions, found):
+def measured(functions, rounds):
+    """For CPU time on one thread and wall time on all: the least of each function, and the last's in times each, the median over rounds."""
+    found = []
+    for threads, clock in (("1", time.process_time), ("", time.perf_counter)):
+        os.environ["OMP_NUM_THREADS"] = threads
+        times = np.empty((rounds, len(functions)))
+        for one in times:
+            for i, function in enumerate(functions):
                 start = clock()
                 function()
-                times[place] = min(times[place], clock() - start)
+                one[i] = clock() - start
+        found.append((times.min(0), np.median(times[:, -1:] / times, 0)))
     return found
 
 
@@ -99,14 +102,12 @@ def main() -> None:
             x, y = (p, q) if form == "logits" else (softmax(p), softmax(q))
             np.save(first, x)
             np.save(second, y)
-            compare, kl = best(
-                [lambda f=form: kb.compare(first, second, form=f), lambda x=x, y=y, f=form: kb.kl(x, y, form=f)], arguments.rounds
-            )
+            functions = [lambda f=form: kb.compare(first, second, form=f), lambda x=x, y=y, f=form: kb.kl(x, y, form=f)]
             mean = f"{kb.kl(x, y, form=form).mean():.2g}"
             row = {"form": form, "mean_kl": mean if isinstance(noise, float) else f"{mean}, rows differ"}
-            for name, ours, theirs in zip(("cpu", "wall"), compare, kl):
+            for name, ((ours, theirs), speeds) in zip(("cpu", "wall"), measured(functions, arguments.rounds)):
                 row |= {f"compare_{name}_ns": f"{ours / p.size * 1e9:.2f}", f"kl_{name}_ns": f"{theirs / p.size * 1e9:.2f}"}
-                row[f"speed_{name}"] = f"{theirs / ours:.0%}"
+                row[f"speed_{name}"] = f"{speeds[0]:.0%}"
             found.append(row)
             print(row, flush=True)
         memory = []
@@ -124,7 +125,7 @@ def main() -> None:
     passes = costs()
     lines = [
         f"{platform.machine()}, {os.cpu_count()} cores; Python {platform.python_version()}, NumPy {np.__version__}; "
-        f"{rows} × {categories} float32. ns an element: CPU on one thread, wall on all.",
+        f"{rows} × {categories} float32. ns an element, the best: CPU on one thread, wall on all. Speed: the median over rounds.",
         "",
         "| from | mean KL | `compare` on files, CPU | `kb.kl` in memory, CPU | speed | `compare`, wall | `kb.kl`, wall | speed |",
         "|---|---|---|---|---|---|---|---|",
