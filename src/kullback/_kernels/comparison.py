@@ -29,8 +29,9 @@ _TILE = (3 if (os.cpu_count() or 1) < 8 else 6) << 19
 _WIDE = 1 << 16
 # Elements a thread takes at a time.
 _TASK = 1 << 21
-# Bytes of either side in a block that a thread takes from a stream: so many that others seldom wait for what any block costs.
-_BLOCK = 1 << 26
+# Bytes of either side in a block that a thread takes from a stream: so many that others seldom wait for what any block costs, and not more,
+# that two threads stay below 250 MiB.
+_BLOCK = 52 << 20
 # And rows at most, there and in a tile or task: of few categories, what is kept of a row takes more than the row.
 _ROWS = 1 << 16
 # Up to so many elements float64 takes no time that anyone would notice, and gives the same digits on every machine.
@@ -38,7 +39,7 @@ _SMALL = 1 << 16
 # Rows by which the lane of the first tile is chosen.
 _TRIED = 4
 # Rows that a thread with a block of its own takes at a time, if they are more: what costs the same for one is done for all of them.
-_FINISH = 1024
+_TOGETHER = 1024
 _DOUBLE = 2.0**-53
 _BITS = {np.dtype(np.float32): np.uint32, np.dtype(np.float64): np.uint64}
 _last = threading.local()
@@ -353,7 +354,7 @@ def compare_rows(
     call = _Call(x, y, forms, tolerances, chosen, lane)
     if lane is None and call.count > call.height:
         call.lane = call.suiting_lane()
-    step = _task_rows(call.columns) if shared else max(_task_rows(call.columns), _FINISH)
+    step = _task_rows(call.columns) if shared else max(_task_rows(call.columns), _TOGETHER)
     on_threads(call.work, [(low, min(call.count, low + step)) for low in range(0, call.count, step)], x.size)
     return call.found
 
