@@ -9,8 +9,8 @@ import pytest
 from dumps import softmax, truth
 from kullback._kernels import comparison, comparison_lanes
 from kullback._kernels.comparison import compare_rows
-from kullback._kernels.comparison_lanes import FAR, GOAL, LANES, MID, NEAR
-from kullback._kernels.comparison_tile import NUMBERS, Tile, sums_of
+from kullback._kernels.comparison_lanes import FAR, GOAL, LANES, MID, NEAR, plain
+from kullback._kernels.comparison_tile import Room
 
 UNIT = {np.float32: 2.0**-24, np.float64: 2.0**-53}
 ROWS = 48
@@ -41,15 +41,16 @@ def pairs(rng, form, dtype, categories, spread, shift):
 
 
 def taken(lane, form, x, y, normal=False):
-    tile, numbers = Tile(len(x), x.shape[1], x.dtype), np.full((NUMBERS, len(x)), np.nan)
-    tile.parts, tile.normal, tile.positive = tile.room(len(x)), normal, bool((y >= 0.0).all())
+    room = Room(len(x), x.shape[1], x.dtype)
+    room.begin(len(x))
+    tile, known = room.tile(0, len(x)), room.known
+    known.plain, known.normal, known.positive = plain(x.max(1)), normal, bool((y >= 0.0).all())
     with np.errstate(all="ignore"):
         if form == "logits":
-            LANES[lane].logs(x, y, x.max(1), tile, numbers)
+            LANES[lane].logs(x, y, x.argmax(1), tile)
         else:
-            LANES[lane].probs(x, y, tile, numbers)
-        sums_of(tile.parts, numbers)
-        return LANES[lane].finish(numbers, UNIT[x.dtype.type])
+            LANES[lane].probs(x, y, tile)
+        return LANES[lane].finish(room.numbers(0, len(x)), UNIT[x.dtype.type], form == "logits")
 
 
 @pytest.mark.parametrize("dtype", [np.float32, np.float64])

@@ -27,7 +27,7 @@ SPREADS = ("kl_pq", "kl_qp", "js", "delta_p")
 MOMENTS = (*SPREADS, "nll_p", "nll_q", "nll_change", "same_top", "bucket_p", "bucket_q", "llama_cpp")
 BINS = 10
 # Rows that are added at a time: moments, percentiles and the rest take as long for one.
-TOGETHER = 1024
+TOGETHER = 8192
 
 
 class NotComparable(ValueError):

@@ -14,8 +14,8 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from .comparison_lanes import FAR, GOAL, LANES, LEAST, MID, NEAR, NEAR_BELOW, TELLS_UNDERFLOW, suiting
-from .comparison_tile import NUMBERS, Tile, sums_of
+from .comparison_lanes import FAR, GOAL, LANES, LEAST, MID, NEAR, NEAR_BELOW, TELLS_UNDERFLOW, plain, suiting, too_low
+from .comparison_tile import SUMS, Room
 from .cpu import _Buffers, on_threads, thread_count
 from .cpu_tiles import _ONES, _UNIT, PIECE, _vecdot
 
@@ -170,11 +170,12 @@ def stream_rows(columns: int, width: int, left: int) -> int:
     return max(min(whole, 4 * height), min(whole, left // 2 // height * height))
 
 
-def _tile(*key: Any) -> Tile:
-    """This thread's last one, if it was of this size: the next block of a stream has the same."""
-    if getattr(_last, "key", None) != key:
-        _last.key, _last.tile = key, Tile(*key)
-    return _last.tile  # type: ignore[no-any-return]
+def _room(n: int, columns: int, dtype: Any) -> Room:
+    """This thread's last one, if that will do: the next block of a stream is of the same size."""
+    last: Room | None = getattr(_last, "room", None)
+    if last is None or last.made.dtype != dtype or last.columns != columns or last.made.shape[1] < n:
+        last = _last.room = Room(n, columns, dtype)
+    return last
 
 
 class _Sums(NamedTuple):
@@ -200,11 +201,10 @@ class _Call:
         self.unit = _UNIT.get(x.dtype, 0.0) if x.dtype == y.dtype and self.logs == (forms[1] in LOG_FORMS) else 0.0
         self.height = max(1, _height(self.columns) * 4 // x.dtype.itemsize)
         self.normal = forms == ("probs", "probs")
-        self.bits = _BITS.get(y.dtype) if x.dtype == y.dtype and not self.logs and TELLS_UNDERFLOW else None
-        self.infinity = None if self.bits is None else y.dtype.type(np.inf).view(self.bits)
         limits = [tolerance if form in ("probs", "log_probs") else np.inf for form, tolerance in zip(forms, tolerances)]
         self.limits = np.array(limits)[:, None] if min(limits) < np.inf else None
         self.strided = not all(side.flags.c_contiguous and side.flags.aligned for side in (x, y))
+        self.bits = _BITS[x.dtype] if self.unit and not self.logs and TELLS_UNDERFLOW and not self.strided else None
         self.lane = MID if lane is None else lane
 
     def suiting_lane(self) -> int:
@@ -213,62 +213,71 @@ class _Call:
             return MID
         step = -(-self.count // min(_TRIED, self.height))
         few = _Call(self.x[::step].copy(), self.y[::step].copy(), self.forms, self.tolerances, None, None)
-        tile = _tile(min(self.height, self.count), self.columns, self.x.dtype)
-        tile.positive = False
-        numbers, parts, rows = np.empty((NUMBERS, few.count)), tile.room(few.count), slice(0, few.count)
+        room = _room(min(self.height, self.count), self.columns, self.x.dtype)
         with np.errstate(all="ignore"):
-            few.find_tops(rows)
-            few.sums(FAR, rows, tile, parts, numbers)
-            sums_of(parts, numbers)
-            return suiting(FAR, numbers)
+            return suiting(FAR, few.first(0, few.count, room, FAR).numbers, self.logs)
 
     def work(self, queue: Iterator[tuple[int, int]]) -> None:
         buffer = _Buffers()
-        tile = _tile(min(self.height, self.count), self.columns, self.x.dtype) if self.unit else None
+        room = _room(min(self.height, self.count), self.columns, self.x.dtype) if self.unit else None
         with np.errstate(all="ignore"):
             for start, stop in queue:
-                if tile is None:
-                    self.find_tops(slice(start, stop))
+                if room is None:
+                    self.x[start:stop].argmax(1, self.found.top_p[start:stop])
+                    self.y[start:stop].argmax(1, self.found.top_q[start:stop])
                     self.in_float64(np.arange(start, stop), buffer)
                 else:
                     # Each task by itself: what a thread happens to take together must not change a digit.
-                    self.finish_all(self.first(start, stop, tile), tile, buffer)
+                    self.finish_all(self.first(start, stop, room, self.lane), room, buffer)
 
-    def find_tops(self, rows: slice) -> bool:
-        """Whether it was seen on the way that none of y is negative."""
-        self._find_tops(self.x[rows], self.found.top_p[rows])
-        return self._find_tops(self.y[rows], self.found.top_q[rows])
-
-    def _find_tops(self, side: Array, out: Array) -> bool:
-        if self.bits is not None and not self.strided:
-            # The bits of numbers >= 0 are in their order, and a sign is above all of these, as a NaN is above inf.
-            bits = side.view(self.bits)
-            bits.argmax(1, out)
-            if np.maximum.reduce(bits[np.arange(len(bits)), out]) <= self.infinity:
-                return True
-        side.argmax(1, out)
-        return False
-
-    def first(self, start: int, stop: int, tile: Tile) -> _Sums:
-        """Rows start to stop, the first tile through the lane this began with, the others through the one that suits that tile."""
-        count = stop - start
-        numbers, tried = np.empty((NUMBERS, count)), np.empty(count, np.int8)
-        parts = tile.room(count)
-        lane = self.lane
-        for low in range(0, count, self.height):
-            here = slice(low, min(count, low + self.height))
-            rows = slice(start + here.start, start + here.stop)
-            tile.positive = self.find_tops(rows)
-            self.sums(lane, rows, tile, parts[:, here], numbers[:, here])
-            tried[here] = lane
+    def first(self, start: int, stop: int, room: Room, lane: int) -> _Sums:
+        """Rows start to stop, the first tile through this lane, the others through the one that suits that tile."""
+        x, y, top_p, top_q, bits, known = self.x, self.y, self.found.top_p, self.found.top_q, self.bits, room.known
+        count, height = stop - start, self.height
+        tried = np.full(count, lane, np.int8)
+        room.begin(count)
+        known.normal, known.positive = self.normal, bits is not None
+        for low in range(0, count, height):
+            high = min(count, low + height)
+            rows, tile = slice(start + low, start + high), room.tile(low, high)
+            a, b, places = x[rows], y[rows], top_p[rows]
+            if self.strided:
+                a, b = a.copy(), b.copy()
+            if bits is None:
+                a.argmax(1, places)
+                b.argmax(1, top_q[rows])
+            else:
+                a.view(bits).argmax(1, places)
+                b.view(bits).argmax(1, top_q[rows])
+            if not self.logs:
+                LANES[lane].probs(a, b, tile)
+            else:
+                if low == 0:
+                    known.plain = plain(a[tile.index, places])
+                LANES[lane].logs(a, b, places, tile)
             if low == 0:
-                sums_of(parts[:, here], numbers[:, here])
-                lane = suiting(lane, numbers[:, here])
-        sums_of(parts, numbers)
-        each = np.arange(start, stop)
-        return _Sums(each, numbers, tried, self.at(each))
+                lane = suiting(lane, room.numbers(low, high), self.logs)
+                tried[high:] = lane
+        each, numbers = np.arange(start, stop), room.numbers(0, count)
+        at = self.at(each)
+        if self.logs:
+            tops = at[0] if self.chosen is None else x[each, top_p[each]]
+            numbers[0, too_low(tops, numbers[SUMS + 2])] = np.nan
+        elif bits is not None:
+            self.mind_signs(each, numbers)
+        return _Sums(each, numbers, tried, at)
 
-    def finish_all(self, task: _Sums, tile: Tile, buffer: _Buffers) -> None:
+    def mind_signs(self, rows: Array, numbers: Array) -> None:
+        """Numbers >= 0 are in the order of their bits, and a sign is above all of these, as a NaN is above inf."""
+        for side, top in ((self.x, self.found.top_p), (self.y, self.found.top_q)):
+            values = side[rows, top[rows]]
+            strange = np.signbit(values) | np.isnan(values)
+            if strange.any():
+                numbers[0, strange] = np.nan
+                for row in rows[strange]:
+                    top[row] = side[row].argmax()
+
+    def finish_all(self, task: _Sums, room: Room, buffer: _Buffers) -> None:
         """From sums to figures, for many rows at once: some 50 operations that cost the same for one row. The others once more."""
         rows, numbers, tried, at = task
         for lane in (NEAR, MID, FAR):
@@ -283,31 +292,26 @@ class _Call:
         estimates = np.empty(len(rows))
         for lane in np.unique(tried):
             mine = tried == lane
-            estimates[mine] = LANES[lane].estimate(numbers[:, mine])
+            estimates[mine] = LANES[lane].estimate(numbers[:, mine], self.logs)
         close, ordinary = estimates < NEAR_BELOW, (estimates >= LEAST[self.unit]) & (estimates < np.inf)
         for lane, others in ((NEAR, (tried == MID) & close), (MID, (tried != MID) & ordinary)):
             again = rows[left & others]
             for low in range(0, len(again), self.height):
                 part = again[low : low + self.height]
-                numbers, parts = np.empty((NUMBERS, len(part))), tile.room(len(part))
-                tile.positive = False
-                self.sums(lane, part, tile, parts, numbers)
-                sums_of(parts, numbers)
-                self.finish(lane, part, numbers, self.at(part))
+                self.finish(lane, part, self.again(lane, part, room), self.at(part))
         self.in_float64(rows[~self.found.decided[rows]], buffer)
 
-    def sums(self, lane: int, rows: Any, tile: Tile, parts: Array, out: Array) -> None:
-        a, b = self.x[rows], self.y[rows]
-        if self.strided:
-            a, b = a.copy(), b.copy()
-        if len(a) != len(tile.index):
-            tile = tile.first(len(a))
-        tile.parts = parts
+    def again(self, lane: int, rows: Array, room: Room) -> Array:
+        """These rows through this lane, whatever was seen of others."""
+        room.begin(len(rows))
+        a, b, places, tile, known = self.x[rows], self.y[rows], self.found.top_p[rows], room.tile(0, len(rows)), room.known
+        known.positive = False
         if self.logs:
-            LANES[lane].logs(a, b, a[tile.index, self.found.top_p[rows]], tile, out)
+            known.plain = plain(a[tile.index, places])
+            LANES[lane].logs(a, b, places, tile)
         else:
-            tile.normal = self.normal
-            LANES[lane].probs(a, b, tile, out)
+            LANES[lane].probs(a, b, tile)
+        return room.numbers(0, len(rows))
 
     def at(self, rows: Array) -> Array:
         """Both sides at the chosen category."""
@@ -315,7 +319,7 @@ class _Call:
         return np.array((self.x[rows, token], self.y[rows, token]), np.float64)
 
     def finish(self, lane: int, rows: Array, raw: Array, at: Array) -> None:
-        kl_pq, kl_qp, js, log_sum, log_ratio, fine = LANES[lane].finish(raw, self.unit)
+        kl_pq, kl_qp, js, log_sum, log_ratio, fine = LANES[lane].finish(raw, self.unit, self.logs)
         place: Any = slice(rows[0], rows[-1] + 1) if rows[-1] - rows[0] < len(rows) else rows
         log_sums = np.array((log_sum, log_sum + log_ratio))
         if self.limits is not None:

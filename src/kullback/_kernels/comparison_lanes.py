@@ -24,6 +24,7 @@ _STEEP = 20.0
 # A largest logit up to the first (and not below minus the second) need not be taken off before the exponential; up to the second, the
 # rounding of a factor log2(e) changes P and Q, alike, by less than 1e-6.
 _PLAIN, _SCALED = 40.0, 16.0
+_PLAIN_SQUARES = (float(np.exp(2.0 * _PLAIN)), float(np.exp(2.0 * _SCALED)))
 # Squares below this may have lost digits to underflow of float32, where weights are as small as e^-16.
 _SMALLEST = 1e-22
 
@@ -54,62 +55,101 @@ class Figures(NamedTuple):
 
 
 class Lane(NamedTuple):
-    """logs(x, y, top, tile, out) and probs(x, y, tile, out) fill tile.parts, and out (NUMBERS, n) after the first SUMS, which `sums_of`
-    takes from there. estimate(out) is KL(P||Q), roughly."""
+    """logs(x, y, places of x's largest, tile) and probs(x, y, tile) fill the tile's sums and marks. With `Room.numbers` of these,
+    estimate(numbers) is KL(P||Q), roughly, and finish(numbers, u, logs) is all of it."""
 
     logs: Callable[..., None]
     probs: Callable[..., None]
-    estimate: Callable[[Array], Array]
-    finish: Callable[[Array, float], Figures]
+    estimate: Callable[..., Array]
+    finish: Callable[..., Figures]
 
 
-def _weights(x: Array, top: Array, t: Tile, out_base: Array) -> None:
+# What holds the GIL makes other threads wait, and so does any call between two that do not: as few as may be in what follows, up to
+# `finish`. NumPy takes a constant from an array of no axes in half the time.
+_TO_LOG_UNIT = {dtype: np.array(1.0 / _LOG_UNIT, dtype) for dtype in _UNIT}
+
+
+def _scaled(x: Array) -> bool:
+    """Is e^x taken as a power of 2?"""
+    return _LOG_UNIT != 1.0 and x.itemsize == 4
+
+
+def plain(tops: Array) -> bool:
+    """May logits of which these are the largest be used as they are? Tiles see for themselves if some are too large."""
+    return bool(np.minimum.reduce(tops) >= -_SCALED and np.maximum.reduce(tops) <= (_SCALED if _scaled(tops) else _PLAIN))
+
+
+def too_low(tops: Array, bases: Array) -> Array:
+    """Rows that have been used as they are and should not have been."""
+    return (tops < -_SCALED) & (bases == 0.0)
+
+
+def _weights(x: Array, places: Array, t: Tile) -> None:
     """e = e^(x - base) in t.e; sum 0 of it."""
-    lowest, highest = np.minimum.reduce(top), np.maximum.reduce(top)
-    if lowest >= -_SCALED and highest <= _PLAIN:
-        out_base[:] = 0.0
-        if highest <= _SCALED and x.dtype == np.float32 and _LOG_UNIT != 1.0:
-            _power(np.multiply(x, 1.0 / _LOG_UNIT, out=t.e), out=t.e)
-        else:
-            np.exp(x, out=t.e)
+    log = x
+    if not t.known.plain:
+        t.base[:] = x[t.index, places]
+        log = np.subtract(x, t.base[:, None], t.e)
+    if _scaled(x):
+        _power(np.multiply(log, _TO_LOG_UNIT[x.dtype], t.e), t.e)
     else:
-        out_base[:] = top
-        np.subtract(x, top[:, None], out=t.e)
-        np.exp(t.e, out=t.e)
+        np.exp(log, t.e)
     t.dot(0, t.E)
 
 
-def _weights_and_difference(x: Array, y: Array, top: Array, t: Tile, out_base: Array) -> Array:
-    """The same, and d = y - x in t.v; sum 1 of e d. Returns the mean of d, roughly."""
-    _weights(x, top, t, out_base)
-    np.subtract(y, x, out=t.v)
-    t.dot(1, t.E, t.V)
-    z, weighted = t.rough(2)
-    if np.isnan(np.add.reduce(weighted)):
+def _weights_and_difference(x: Array, y: Array, places: Array, t: Tile, *, far: bool) -> Array:
+    """The same, and d = y - x in t.v; sum 1 of e d. If `far`, d in _LOG_UNIT and f/e in t.f; sum 2 of f. Returns these sums, roughly."""
+    _weights(x, places, t)
+    np.subtract(y, x, t.v)
+    if far:
+        if _LOG_UNIT != 1.0:
+            np.multiply(t.v, _TO_LOG_UNIT[x.dtype], t.v)
+        _power(t.v, t.f)
+    found = _weighted(t, far)
+    squares = np.vdot(found, found)
+    if squares <= _PLAIN_SQUARES[_scaled(x)]:
+        return found
+    # NaN, or more than sums are where no logit is above what may be used as it is.
+    if t.known.plain:
+        t.known.plain = False
+        _weights(x, places, t)
+        found = _weighted(t, far)
+        squares = np.vdot(found, found)
+    if np.isnan(squares):
         # -inf - (-inf): what neither has.
-        np.copyto(t.v, 0.0, where=(x == -np.inf) & (y == -np.inf))
-        t.dot(1, t.E, t.V)
-        z, weighted = t.rough(2)
-    return weighted / z
+        absent = (x == -np.inf) & (y == -np.inf)
+        np.copyto(t.v, 0.0, where=absent)
+        if far:
+            np.copyto(t.f, 1.0, where=absent)
+        found = _weighted(t, far)
+    return found
 
 
-def _ratio(x: Array, y: Array, t: Tile, out: Array) -> None:
-    """y/x in t.f, 1 for 0/0. out[8] is no less than the smallest normal number where no y/x is subnormal, which would have lost digits, and
-    no y negative; a negative x then makes a NaN of the logarithm."""
-    if t.positive:
+def _weighted(t: Tile, far: bool) -> Array:
+    if far:
+        t.dots(1, t.E)
+        return t.rough(3)
+    t.dot(1, t.E, t.V)
+    return t.rough(2)
+
+
+def _ratio(x: Array, y: Array, t: Tile) -> None:
+    """y/x in t.f, 1 for 0/0. The lowest weight is no less than the smallest normal number where no y/x is subnormal, which would have lost
+    digits, and no y negative; a negative x then makes a NaN of the logarithm."""
+    if t.known.positive:
         try:
             with np.errstate(under="raise", invalid="raise"):
-                np.divide(y, x, out=t.f)
-            out[8] = np.inf
+                np.divide(y, x, t.f)
+            t.lowest[:] = np.inf
             return
         except FloatingPointError:
             pass
-    np.divide(y, x, out=t.f)
-    out[8] = np.minimum.reduce(y, 1)
-    if not np.minimum.reduce(out[8]) > 0.0:
+    np.divide(y, x, t.f)
+    np.minimum.reduce(y, 1, None, t.lowest)
+    if not np.minimum.reduce(t.lowest) > 0.0:
         absent = (x == 0.0) & (y == 0.0)
         np.copyto(t.f, 1.0, where=absent)
-        out[8] = np.minimum.reduce(np.where(absent, np.inf, y), 1)
+        np.minimum.reduce(np.where(absent, np.inf, y), 1, None, t.lowest)
 
 
 def _tells_underflow() -> bool:
@@ -133,76 +173,61 @@ TELLS_UNDERFLOW = _tells_underflow()
 # The errors are u times the logarithms' means, and some u of the sums, of f/e and of w, which are those of the pieces, by chance of either
 # sign: no piece having more than a share h of the weight, some u sqrt(h).
 # From logits f is not needed: with m = e (f/e + k) = f + k e,  sum f d = sum m d - k sum e d  and  (E_P + E_Q)[w] = 2 E_M[w].
-# sums, logarithms in _LOG_UNIT: z, z k, e d, e w, f d, f w; from logits z, -, e d, z k, m d, m w;
-#   then highest d, lowest weight, base, whether from logits, k
-# As few calls as may be: what holds the GIL makes other threads wait.
+# sums, logarithms in _LOG_UNIT: z, z k, e d, e w, f d, f w; from logits z, e d, z k, m d, m w
 
 
-def _far_logs(x: Array, y: Array, top: Array, t: Tile, out: Array) -> None:
-    _weights(x, top, t, out[9])
-    np.subtract(y, x, out=t.v)
-    if _LOG_UNIT != 1.0:
-        np.multiply(t.v, 1.0 / _LOG_UNIT, out=t.v)
-    _power(t.v, out=t.f)
-    t.dots(2, t.E)
-    z, _, weighted, zq = t.rough(4)
-    if np.isnan(np.add.reduce(weighted)):
-        # -inf - (-inf): what neither has.
-        absent = (x == -np.inf) & (y == -np.inf)
-        np.copyto(t.v, 0.0, where=absent)
-        np.copyto(t.f, 1.0, where=absent)
-        t.dots(2, t.E)
-        z, _, weighted, zq = t.rough(4)
-    out[7], out[8], out[10] = np.maximum.reduce(t.v, 1), np.inf, 1.0
-    out[11] = k = zq / z
-    np.add(t.f, k[:, None], out=t.f)
-    np.multiply(t.e, t.f, out=t.e)
-    _log(t.f, out=t.f)
-    t.dots(4, t.E)
+def _far_logs(x: Array, y: Array, places: Array, t: Tile) -> None:
+    sums = _weights_and_difference(x, y, places, t, far=True)
+    np.maximum.reduce(t.v, 1, None, t.highest)
+    np.divide(sums[2], sums[0], t.k)
+    np.add(t.f, t.k_column, t.f)
+    np.multiply(t.e, t.f, t.e)
+    _log(t.f, t.f)
+    t.dots(3, t.E)
 
 
-def _far_probs(x: Array, y: Array, t: Tile, out: Array) -> None:
+def _far_probs(x: Array, y: Array, t: Tile) -> None:
     p, q = t.pieces(x, t.e, t.E), t.pieces(y, t.h, t.H)
     t.dot(0, p)
     t.dot(1, q)
-    _ratio(x, y, t, out)
-    _log(t.f, out=t.v)
-    out[7], out[9:11], out[11] = 0.0, 0.0, 1.0
-    if t.normal:
-        np.add(t.f, 1.0, out=t.f)
+    _ratio(x, y, t)
+    _log(t.f, t.v)
+    if t.known.normal:
+        t.k[:] = 1.0
     else:
         z, zq = t.rough(2)
-        out[11] = k = zq / z
-        np.add(t.f, k[:, None], out=t.f)
-    _log(t.f, out=t.f)
+        np.divide(zq, z, t.k)
+    np.add(t.f, t.k_column, t.f)
+    _log(t.f, t.f)
     t.dots(2, p)
     t.dots(4, q)
 
 
-def _far_estimate(sums: Array) -> Array:
-    z, zq, weighted, other, *_, from_logs, _, _ = sums
-    return np.log((other if from_logs[0] else zq) / z) - _LOG_UNIT * weighted / z
+def _far_estimate(numbers: Array, logs: bool) -> Array:
+    z, second, third = numbers[:3]
+    weighted, zq = (second, third) if logs else (third, second)
+    return np.log(zq / z) - _LOG_UNIT * weighted / z
 
 
-def _far_finish(raw: Array, u: float) -> Figures:
-    highest, lowest, base, from_logs, k, largest = raw[SUMS:]
-    by_p = raw / raw[0]  # all at once: for so few rows a call costs more than what it computes
-    ratio, mean, other, cross, mixed = by_p[1:6]
-    if from_logs[0]:
-        ratio, cross, mixed = other, cross - k * mean, mixed * (2.0 / (other + k))
-        cross = cross / ratio
+def _far_finish(numbers: Array, u: float, logs: bool) -> Figures:
+    highest, lowest, base, _, k, largest = numbers[SUMS:]
+    by_p = numbers / numbers[0]  # all at once: for so few rows a call costs more than what it computes
+    if logs:
+        mean, ratio, cross, mixed = by_p[1:5]
+        cross, mixed = (cross - k * mean) / ratio, mixed * (2.0 / (ratio + k))
     else:
-        cross, mixed = by_p[4:6] / ratio
+        ratio, mean, mixed = by_p[1:4]
+        cross, other = by_p[4:6] / ratio
         mixed = mixed + other
-    gain, log_k, log_z = np.log((ratio, k, raw[0]))
+    gain, log_k, log_z = np.log((ratio, k, numbers[0]))
     mean, mean_q, mixed = np.multiply((mean, cross, mixed), _LOG_UNIT)
     kl_pq, kl_qp = gain - mean, mean_q - gain
     js = np.log(2.0) + 0.5 * (mean_q + log_k - mixed)
     # JS's second derivative to log k is within 1/2.
-    error = 4.0 * u * (np.sqrt(largest / raw[0]) + kl_pq + kl_qp + np.abs(gain)) + 0.25 * (log_k - gain) ** 2
+    error = 4.0 * u * (np.sqrt(largest / numbers[0]) + kl_pq + kl_qp + np.abs(gain)) + 0.25 * (log_k - gain) ** 2
     least = _least(kl_pq, kl_qp, js)
     fine = (least >= error / GOAL) & (least > 0.0) & (error < np.inf)  # sums of float32 may overflow
-    fine &= (_LOG_UNIT * highest - gain <= _STEEP) & (lowest >= _tiny(u))
+    fine &= _LOG_UNIT * highest - gain <= _STEEP if logs else lowest >= _tiny(u)
     return Figures(kl_pq, kl_qp, js, base + log_z, gain, fine)
 
 
@@ -221,55 +246,53 @@ def _tiny(u: float) -> float:
 # With M's weight e (1 + l)(1 + k g), k = 1/(2 + X), l = -X/(2 + 2X), and w = log1p(k g):
 #   KL(M||P) = log1p(l) + (1 + l)(E[w - k g] + k X + k E[g w]).
 # The terms of every sum have one sign and are of second order, so that an error of u in v costs u sqrt(2/KL).
-# sums: z, e d, e (g - v), e g v, e (w - k g), e g w, -;  then highest v, lowest weight, base, c, k
+# sums: z, e d, e (g - v), e g v, e (w - k g), e g w
 # Below this, a relative error of 2u sqrt(2/KL) would exceed half the goal.
 LEAST = {unit: 2.0 * (4.0 * unit / GOAL) ** 2 for unit in _UNIT.values()}
 
 
-def _mid_logs(x: Array, y: Array, top: Array, t: Tile, out: Array) -> None:
-    c = _weights_and_difference(x, y, top, t, out[9])
-    np.subtract(t.v, c[:, None], out=t.v)
-    np.expm1(t.v, out=t.f)
-    out[7] = np.maximum.reduce(t.v, 1)
-    out[8], out[10] = np.inf, c
-    _mid_rest(t, t.e, t.E, 0.0, out)
+def _mid_logs(x: Array, y: Array, places: Array, t: Tile) -> None:
+    z, weighted = _weights_and_difference(x, y, places, t, far=False)
+    np.divide(weighted, z, t.c)
+    np.subtract(t.v, t.c[:, None], t.v)
+    np.expm1(t.v, t.f)
+    np.maximum.reduce(t.v, 1, None, t.highest)
+    _mid_rest(t, t.e, t.E, 0.0)
 
 
-def _mid_probs(x: Array, y: Array, t: Tile, out: Array) -> None:
+def _mid_probs(x: Array, y: Array, t: Tile) -> None:
     p = t.pieces(x, t.e, t.E)
-    _ratio(x, y, t, out)
-    _log(t.f, out=t.v)
+    _ratio(x, y, t)
+    _log(t.f, t.v)
     if _LOG_UNIT != 1.0:
-        np.multiply(t.v, _LOG_UNIT, out=t.v)
+        np.multiply(t.v, _LOG_UNIT, t.v)
     t.dot(0, p)
     t.dot(1, p, t.V)
     z, weighted = t.rough(2)
-    np.subtract(t.f, 1.0, out=t.f)
-    out[7], out[9:11] = 0.0, 0.0
-    _mid_rest(t, x, p, weighted / z, out)
+    np.subtract(t.f, 1.0, t.f)
+    _mid_rest(t, x, p, weighted / z)
 
 
-def _mid_rest(t: Tile, e: Array, p: Array, mean: Any, out: Array) -> None:
-    np.multiply(e, t.f, out=t.h)
+def _mid_rest(t: Tile, e: Array, p: Array, mean: Any) -> None:
+    np.multiply(e, t.f, t.h)
     t.dot(3, t.H, t.V)
-    np.subtract(t.f, t.v, out=t.v)
+    np.subtract(t.f, t.v, t.v)
     t.dot(2, p, t.V)
     z, _, s = t.rough(3)
-    k = 1.0 / (2.0 + (s / z + mean))
-    np.multiply(t.f, k[:, None], out=t.f)
-    np.log1p(t.f, out=t.v)
+    np.divide(1.0, 2.0 + (s / z + mean), t.k)
+    np.multiply(t.f, t.k_column, t.f)
+    np.log1p(t.f, t.v)
     t.dot(5, t.H, t.V)
-    np.subtract(t.v, t.f, out=t.v)
+    np.subtract(t.v, t.f, t.v)
     t.dot(4, p, t.V)
-    out[11] = k
 
 
-def _mid_estimate(sums: Array) -> Array:
-    return sums[2] / sums[0]
+def _mid_estimate(numbers: Array, logs: bool) -> Array:
+    return numbers[2] / numbers[0]
 
 
-def _mid_finish(raw: Array, u: float) -> Figures:
-    z, weighted, s, t, bent, mixed, _, highest, lowest, base, c, k, _ = raw
+def _mid_finish(numbers: Array, u: float, logs: bool) -> Figures:
+    z, weighted, s, t, bent, mixed, _, highest, lowest, base, c, k, _ = numbers
     m, s, t, bent, mixed = weighted / z - c, s / z, t / z, bent / z, mixed / z
     mean = s + m
     gain, l = np.log1p(mean), -0.5 * mean / (1.0 + mean)
@@ -279,7 +302,7 @@ def _mid_finish(raw: Array, u: float) -> Figures:
     fine = least >= LEAST[u] * (1.0 + np.abs(c) / 3.0) ** 2
     # What is of first order: the distance of c from the mean, and what one figure takes from the others.
     fine &= least >= 8.0 * u / GOAL * (kl_pq + kl_qp + np.abs(m) + np.abs(mean) / (1.0 + np.abs(mean)))
-    fine &= (highest <= _STEEP) & (lowest >= _tiny(u))
+    fine &= highest <= _STEEP if logs else lowest >= _tiny(u)
     return Figures(kl_pq, kl_qp, js, base + np.log(z), c + gain, fine)
 
 
@@ -288,50 +311,50 @@ def _mid_finish(raw: Array, u: float) -> Figures:
 #   KL(P||Q) = log1p(x) - M_1,   KL(Q||P) = (sum over n of M_n/(n-1)!)/(1 + x) - log1p(x),
 #   JS = sum over n of c_n E[y^n],  y = v - log1p(x),  from the series of (y e^y - (1 + e^y) log((1 + e^y)/2))/2.
 # M_2 is a sum of positive terms, and the rest small beside it: an error in v costs as much, relatively, however small KL is.
-# sums: z, e d, e v^2, ..., e v^6;  then highest and lowest v, the lowest weight, base, c
+# sums: z, e d, e v^2, ..., e v^6; the second constant is the lowest v
 _JS = (1.0 / 8.0, 1.0 / 16.0, 1.0 / 64.0, 1.0 / 384.0, 1.0 / 2304.0)
 
 
-def _near_logs(x: Array, y: Array, top: Array, t: Tile, out: Array) -> None:
-    c = _weights_and_difference(x, y, top, t, out[10])
-    np.subtract(t.v, c[:, None], out=t.v)
-    out[9], out[11] = 0.0, c
-    _near_rest(t, t.e, out)
+def _near_logs(x: Array, y: Array, places: Array, t: Tile) -> None:
+    z, weighted = _weights_and_difference(x, y, places, t, far=False)
+    np.divide(weighted, z, t.c)
+    np.subtract(t.v, t.c[:, None], t.v)
+    _near_rest(t, t.e)
 
 
-def _near_probs(x: Array, y: Array, t: Tile, out: Array) -> None:
+def _near_probs(x: Array, y: Array, t: Tile) -> None:
     p = t.pieces(x, t.e, t.E)
-    np.subtract(y, x, out=t.v)
-    np.divide(t.v, x, out=t.v)
-    np.log1p(t.v, out=t.v)
+    np.subtract(y, x, t.v)
+    np.divide(t.v, x, t.v)
+    np.log1p(t.v, t.v)
     t.dot(0, p)
     t.dot(1, p, t.V)
     if np.isnan(np.add.reduce(t.rough(2)[1])):
         np.copyto(t.v, 0.0, where=(x == 0.0) & (y == 0.0))
         t.dot(1, p, t.V)
-    out[9] = np.minimum.reduce(x, 1)
-    out[10:12] = 0.0
-    _near_rest(t, x, out)
+    np.minimum.reduce(x, 1, None, t.lowest)
+    _near_rest(t, x)
 
 
-def _near_rest(t: Tile, e: Array, out: Array) -> None:
-    out[7], out[8] = np.maximum.reduce(t.v, 1), np.minimum.reduce(t.v, 1)
-    np.multiply(t.v, t.v, out=t.f)
-    np.multiply(e, t.f, out=t.h)
+def _near_rest(t: Tile, e: Array) -> None:
+    np.maximum.reduce(t.v, 1, None, t.highest)
+    np.minimum.reduce(t.v, 1, None, t.k)
+    np.multiply(t.v, t.v, t.f)
+    np.multiply(e, t.f, t.h)
     t.dot(2, t.H)
     t.dot(3, t.H, t.V)
-    np.multiply(t.h, t.f, out=t.h)
+    np.multiply(t.h, t.f, t.h)
     t.dot(4, t.H)
     t.dot(5, t.H, t.V)
     t.dot(6, t.H, t.F)
 
 
-def _near_estimate(sums: Array) -> Array:
-    return 0.5 * sums[2] / sums[0]
+def _near_estimate(numbers: Array, logs: bool) -> Array:
+    return 0.5 * numbers[2] / numbers[0]
 
 
-def _near_finish(raw: Array, u: float) -> Figures:
-    z, weighted, *powers, highest, deepest, lowest, base, c, _ = raw
+def _near_finish(numbers: Array, u: float, logs: bool) -> Figures:
+    z, weighted, *powers, highest, lowest, base, c, deepest, _ = numbers
     m1 = weighted / z - c
     m2, m3, m4, m5, m6 = (power / z for power in powers)
     rest = m2 / 2.0 + m3 / 6.0 + m4 / 24.0 + m5 / 120.0 + m6 / 720.0
@@ -350,7 +373,7 @@ def _near_finish(raw: Array, u: float) -> Figures:
     fine = (span <= 1.0) & (span * (1.0 + span) * m6 <= 420.0 / 4.0 * GOAL * m2) & (lowest >= 0.0)
     # An error of u |c| in v; and the square of what is not centred.
     fine &= (u * np.abs(c) <= GOAL / 3.0 * np.sqrt(m2)) & (x * x <= kl_pq) & (m2 >= _SMALLEST)
-    same = (span == 0.0) & (c == 0.0) & (lowest >= 0.0)
+    same = (span == 0.0) & (c == 0.0) & (lowest >= 0.0) & (z > 0.0)
     kl_pq, kl_qp, js = (np.where(same, 0.0, value) for value in (kl_pq, kl_qp, js))
     return Figures(kl_pq, kl_qp, js, base + np.log(z), c + gain, fine | same)
 
@@ -365,9 +388,9 @@ NEAR, MID, FAR = range(3)
 NEAR_BELOW = 0.005
 
 
-def suiting(lane: int, numbers: Array) -> int:
+def suiting(lane: int, numbers: Array, logs: bool) -> int:
     """The lane that would suit all rows of which `lane` has made these numbers. MID, which takes most of them, if none does."""
-    estimates = LANES[lane].estimate(numbers)
+    estimates = LANES[lane].estimate(numbers, logs)
     share = float(np.maximum.reduce(numbers[-1] / numbers[0]))
     # JS, about a quarter of KL, must pass its bound in FAR.
     if np.minimum.reduce(estimates) >= max(0.02, 0.15 * share**0.5):

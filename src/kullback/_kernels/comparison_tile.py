@@ -16,8 +16,9 @@ Array = Any
 # Dot products are taken over pieces, as in `cpu_tiles`; these are longer, that there be fewer sums to add.
 _PIECE = 512
 _ONES = {dtype: np.ones(_PIECE, dtype) for dtype in _UNIT}
-# How many sums of a row there is room for, and numbers in all: these, what else `finish` needs, and last P's largest sum of a piece.
-SUMS, NUMBERS = 7, 13
+# How many sums of a row there is room for, and what else `finish` needs; in all there is one number more.
+SUMS, MARKS = 7, 5
+NUMBERS = SUMS + MARKS + 1
 
 
 def _aligned(shape: tuple[int, ...], dtype: Any) -> Array:
@@ -29,55 +30,41 @@ def _aligned(shape: tuple[int, ...], dtype: Any) -> Array:
     return room[start : start + size].view(dtype).reshape(shape)
 
 
+class Known:
+    """What holds for the rows at hand. `plain`: may logarithms be used without taking off the largest? `normal`: do probabilities sum to 1,
+    or nearly? `positive`: may Q's be taken for not negative, as someone else will see to it?"""
+
+    plain = normal = positive = False
+
+
 class Tile:
-    """Arrays for n rows, padded with zeros to whole pieces: lower case as rows, upper case as pieces, for the sums. These go to `parts`.
+    """Some rows: their arrays, padded with zeros to whole pieces, lower case as rows, upper case as pieces for the sums; and where the sums
+    go, and the marks, which are 0 at first: the highest logarithm of a ratio, the lowest weight, what was taken off the logarithms, and two
+    constants."""
 
-    `normal`: do probabilities sum to 1, or nearly? `positive`: has it been seen that none of Q's is negative?"""
-
-    parts: Array
-    rooms: Array | None = None
-    normal = positive = False
-
-    def __init__(self, n: int, columns: int, dtype: Any) -> None:
-        count = -(-columns // _PIECE)
-        length = -(-columns // count)
-        self._use(_aligned((4, n, count, length), dtype), columns)
-
-    def _use(self, made: Array, columns: int) -> None:
-        self.made, self.columns = made, columns
+    def __init__(self, made: Array, columns: int, parts: Array, marks: Array, known: Known) -> None:
         self.E, self.V, self.F, self.H = made
         self.VF = made[1:3]
-        self.index = np.arange(made.shape[1])
-        self.e, self.v, self.f, self.h = made.reshape(4, made.shape[1], -1)[:, :, :columns]
+        self.e, self.v, self.f, self.h = made.reshape(*made.shape[:2], -1)[:, :, :columns]
         self.padded = made[0, 0].size > columns
         self.one = _ONES[made.dtype][: made.shape[3]]
-
-    def first(self, n: int) -> Tile:
-        """The first n rows of it."""
-        if n == self.made.shape[1]:
-            return self
-        part = object.__new__(Tile)
-        part.normal, part.positive = self.normal, self.positive
-        part._use(self.made[:, :n], self.columns)
-        return part
-
-    def room(self, n: int) -> Array:
-        """For the sums of pieces of n rows: the same each time."""
-        if self.rooms is None or self.rooms.shape[1] < n:
-            self.rooms = np.empty((SUMS, n, self.made.shape[2]), self.made.dtype)
-        return self.rooms[:, :n]
+        self.index = np.arange(made.shape[1])
+        self.sums, self.pairs, self.firsts = list(parts), [parts[k : k + 2] for k in range(SUMS)], [parts[:k] for k in range(SUMS)]
+        self.highest, self.lowest, self.base, self.c, self.k = marks
+        self.k_column = self.k[:, None]
+        self.known = known
 
     def dot(self, k: int, weight: Array, other: Array | None = None) -> None:
         """The k-th sum, in pieces."""
-        _vecdot(weight, self.one if other is None else other, out=self.parts[k])
+        _vecdot(weight, self.one if other is None else other, out=self.sums[k])
 
     def dots(self, k: int, weight: Array) -> None:
         """Sums k and k + 1, with V and with F."""
-        _vecdot(weight, self.VF, out=self.parts[k : k + 2])
+        _vecdot(weight, self.VF, out=self.pairs[k])
 
     def rough(self, count: int) -> Array:
         """The first sums in the tile's dtype: good enough for constants that only need to be near."""
-        return np.add.reduce(self.parts[:count], 2)
+        return np.add.reduce(self.firsts[count], 2)
 
     def pieces(self, x: Array, body: Array, pieces: Array) -> Array:
         """x as pieces: itself, or a padded copy in `body`."""
@@ -87,7 +74,40 @@ class Tile:
         return pieces
 
 
-def sums_of(parts: Array, out: Array) -> None:
-    """From sums of pieces (SUMS, n, count) those of rows, and P's largest of a piece, in out (NUMBERS, n)."""
-    np.add.reduce(parts, 2, np.float64, out[:SUMS])
-    np.maximum.reduce(parts[0], 1, out=out[NUMBERS - 1])
+class Room:
+    """One thread's: arrays for a tile of up to n rows, and for what comes out of many tiles."""
+
+    def __init__(self, n: int, columns: int, dtype: Any) -> None:
+        count = -(-columns // _PIECE)
+        self.made, self.columns, self.known = _aligned((4, n, count, -(-columns // count)), dtype), columns, Known()
+        self._make(n)
+
+    def _make(self, count: int) -> None:
+        self.parts = np.empty((SUMS, count, self.made.shape[2]), self.made.dtype)
+        self.marks = np.empty((MARKS, count), self.made.dtype)
+        self.tiles: dict[int, Tile] = {}
+
+    def begin(self, count: int) -> None:
+        """With this many rows, from the first on."""
+        if count > self.marks.shape[1]:
+            self._make(count)
+        self.marks[:, :count] = 0.0
+
+    def tile(self, low: int, high: int) -> Tile:
+        """For rows low to high. A whole one is the same each time: to make it costs as much as some sums, in which other threads wait."""
+        found = self.tiles.get(low) if high - low == self.made.shape[1] else None
+        if found is None:
+            made, rows = self.made[:, : high - low], slice(low, high)
+            found = Tile(made, self.columns, self.parts[:, rows], self.marks[:, rows], self.known)
+            if high - low == self.made.shape[1]:
+                self.tiles[low] = found
+        return found
+
+    def numbers(self, low: int, high: int) -> Array:
+        """(NUMBERS, n): sums of these rows, marks, and P's largest sum of a piece."""
+        parts = self.parts[:, low:high]
+        found = np.empty((NUMBERS, high - low))
+        np.einsum("kij->ki", parts, out=found[:SUMS], dtype=np.float64)  # `add.reduce` takes twice as long
+        found[SUMS:-1] = self.marks[:, low:high]
+        np.maximum.reduce(parts[0], 1, out=found[-1])
+        return found
