@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from concurrent.futures import ThreadPoolExecutor
+
 import mpmath
 import numpy as np
 import pytest
@@ -135,6 +137,66 @@ def test_likeliest_categories_among_zeros_of_either_sign(rng):
     found = compare_rows(p, q, ("probs", "probs"), (5e-2, 5e-2))
     np.testing.assert_array_equal(found.top_p, p.argmax(1))
     np.testing.assert_array_equal(found.top_q, q.argmax(1))
+
+
+def test_signs_and_nan_among_probabilities(rng):
+    """In some rows of a block, after others: these are not decided, and the others as they are by themselves."""
+    p, q = (softmax(2.0 * rng.standard_normal((200, 60))).astype(np.float32) for _ in "pq")
+    ordinary = compare_rows(p, q, ("probs", "probs"), (1e-3, 1e-3))
+    p[50, 3], q[60, 3], p[70, 3], q[70, 3] = -0.01, -0.01, -0.01, -0.012
+    p[80, 3], q[90, 3], p[100, 5], q[110, 5] = np.nan, np.nan, -np.nan, -np.nan
+    p[120, 7] = q[121, 7] = -0.0
+    strange, zero = [50, 60, 70, 80, 90, 100, 110], [120, 121]
+    others = np.setdiff1d(np.arange(200), strange + zero)
+    found = compare_rows(p, q, ("probs", "probs"), (1e-1, 1e-1))
+    assert not found.decided[strange].any()
+    assert found.decided[others].all()
+    for one, other in zip(found, ordinary):
+        np.testing.assert_array_equal(one[others], other[others])
+    np.testing.assert_array_equal(found.top_p[others], p[others].argmax(1))
+    np.testing.assert_array_equal(found.top_p[zero], p[zero].argmax(1))
+    np.testing.assert_array_equal(found.top_q[zero], q[zero].argmax(1))
+
+
+@pytest.mark.parametrize("dtype", [np.float32, np.float64])
+@pytest.mark.parametrize("shifts", [(0, 50, 0, -95), (0, -95, 0, 95), (50, 0, -95, 0), (-30, 0, 30, 300), (0, 17, 0, -17)])
+@pytest.mark.parametrize("noise", [0.0, 0.01, 0.3, 1.5])
+def test_logits_that_rise_or_sink_within_a_block(rng, monkeypatch, dtype, shifts, noise):
+    """What the first tile of a block tells about the size of its logits need not hold for the others."""
+    categories = 300
+    monkeypatch.setattr(comparison, "_TILE", 4 * 6 * categories)
+    shift = np.repeat(np.array(shifts, float), 25)[:, None]
+    x = (2.0 * rng.standard_normal((100, categories)) + shift).astype(dtype)
+    y = (x + noise * rng.standard_normal(x.shape)).astype(dtype)
+    token = rng.integers(categories, size=100)
+    found = compare_rows(x, y, ("logits", "logits"), (1e-3, 1e-3), token, shared=False)
+    p, q = softmax(x), softmax(y)
+    assert found.decided.all()
+    for values, right in zip(found[:3], truth(p, q)):
+        np.testing.assert_allclose(values, right, rtol=2 * GOAL, atol=1e-17)
+    # float32 logits of this size: their own rounding is not in p and q, that of their differences is.
+    bound = 1e-6 * (1.0 + np.abs(shift[:, 0]))
+    for values, side in ((found.log_p, p), (found.log_q, q)):
+        assert (np.abs(values - np.log(side[np.arange(100), token]).astype(float)) <= bound).all()
+
+
+def test_a_thread_that_has_compared_before_finds_the_same(rng):
+    """Its arrays are used again, with what is left in them of other rows."""
+    before = [(40.0 * rng.standard_normal((140, n))).astype(dtype) for n, dtype in ((700, "f4"), (300, "f4"), (700, "f8"), (5, "f4"))]
+    x = rng.standard_normal((130, 700)).astype(np.float32)
+    y = x + np.float32(0.8) * rng.standard_normal(x.shape).astype(np.float32)
+    for form in ("logits", "probs"):
+        a, b = (x, y) if form == "logits" else (softmax(x).astype(np.float32), softmax(y).astype(np.float32))
+
+        def ours(*_, a=a, b=b, form=form):
+            return compare_rows(a, b, (form, form), (1e-3, 1e-3))
+
+        with ThreadPoolExecutor(1) as fresh:
+            expected = fresh.submit(ours).result()
+        for other in before:
+            compare_rows(other, other[::-1].copy(), ("logits", "logits"), (1e-3, 1e-3))
+            for one, value in zip(ours(), expected):
+                np.testing.assert_array_equal(one, value)
 
 
 def test_far_takes_sums_of_probabilities_that_are_off(rng):

@@ -204,6 +204,8 @@ class Worst:
         least = self.rows[-1][0] if len(self.rows) == self.size else -math.inf
         candidates = np.flatnonzero(first > least) if least > -math.inf else np.arange(len(first))
         if len(candidates) > self.size:
+            least = np.partition(first[candidates], -self.size)[-self.size]  # so that few are left to be sorted
+            candidates = candidates[first[candidates] >= least]
             candidates = candidates[np.argsort(-first[candidates], kind="stable")[: self.size]]
         self._take([tuple(column[i].item() for column in columns) for i in candidates])
 

@@ -261,19 +261,21 @@ class _Call:
         each, numbers = np.arange(start, stop), room.numbers(0, count)
         at = self.at(each)
         if self.logs:
-            tops = at[0] if self.chosen is None else x[each, top_p[each]]
-            numbers[0, too_low(tops, numbers[SUMS + 2])] = np.nan
+            low_ones = np.flatnonzero(too_low(at[0] if self.chosen is None else x[each, top_p[each]], numbers[SUMS + 2]))
+            for low in range(0, len(low_ones), height):
+                part = low_ones[low : low + height]
+                numbers[:, part] = self.again(lane, each[part], room)
         elif bits is not None:
             self.mind_signs(each, numbers)
         return _Sums(each, numbers, tried, at)
 
     def mind_signs(self, rows: Array, numbers: Array) -> None:
-        """Numbers >= 0 are in the order of their bits, and a sign is above all of these, as a NaN is above inf."""
+        """Numbers >= 0 are in the order of their bits, but a sign is above all of these, as a NaN is above inf: the rows that have one."""
         for side, top in ((self.x, self.found.top_p), (self.y, self.found.top_q)):
             values = side[rows, top[rows]]
             strange = np.signbit(values) | np.isnan(values)
-            if strange.any():
-                numbers[0, strange] = np.nan
+            if np.logical_or.reduce(strange):
+                numbers[0, strange & (values != 0.0)] = np.nan
                 for row in rows[strange]:
                     top[row] = side[row].argmax()
 

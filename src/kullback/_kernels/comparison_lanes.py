@@ -64,9 +64,9 @@ class Lane(NamedTuple):
     finish: Callable[..., Figures]
 
 
-# What holds the GIL makes other threads wait, and so does any call between two that do not: as few as may be in what follows, up to
-# `finish`. NumPy takes a constant from an array of no axes in half the time.
-_TO_LOG_UNIT = {dtype: np.array(1.0 / _LOG_UNIT, dtype) for dtype in _UNIT}
+# What is done between two passes over a tile holds the GIL, for which other threads wait: as little as may be in what follows, up to
+# `finish`. A constant takes NumPy half as long if it is an array of no axes.
+_TO_LOG_UNIT: dict[Any, Array] = {np.dtype(name): np.array(1.0 / _LOG_UNIT, name) for name in ("f4", "f8")}
 
 
 def _scaled(x: Array) -> bool:
