@@ -17,7 +17,7 @@ import numpy as np
 from .comparison_lanes import FAR, GOAL, LANES, LEAST, MID, NEAR, NEAR_BELOW, TELLS_UNDERFLOW, plain, suiting, too_low
 from .comparison_tile import SUMS, Room
 from .cpu import _Buffers, on_threads, thread_count
-from .cpu_tiles import _ONES, _UNIT, PIECE, _vecdot
+from .cpu_tiles import _ONES, PIECE, _vecdot
 
 Array = Any
 
@@ -34,14 +34,15 @@ _TASK = 1 << 21
 _BLOCK = 52 << 20
 # And rows at most, there and in a tile or task: of few categories, what is kept of a row takes more than the row.
 _ROWS = 1 << 16
-# Up to so many elements float64 takes no time that anyone would notice, and gives the same digits on every machine.
-_SMALL = 1 << 16
+# Up to so many elements float64 takes no time that anyone would notice, nor the general formula where this goal is missed: the same digits
+# on every machine.
+_SMALL, _SMALL_GOAL = 1 << 16, 1e-10
 # Rows by which the lane of the first tile is chosen.
 _TRIED = 4
 # Rows that a thread with a block of its own takes at a time, if they are more: what costs the same for one is done for all of them.
 _TOGETHER = 1024
 _DOUBLE = 2.0**-53
-_BITS = {np.dtype(np.float32): np.uint32, np.dtype(np.float64): np.uint64}
+_BITS = {4: np.uint32, 8: np.uint64}
 _last = threading.local()
 
 
@@ -74,13 +75,14 @@ def _at(x: Array, index: Array) -> Array:
 
 
 class _Tile(NamedTuple):
-    """Some rows of both sides; `tops` are the places of their maxima, `token` the category asked for."""
+    """Some rows of both sides; `tops` are the places of their maxima, `token` the category asked for, `goal` the relative error."""
 
     sides: tuple[Array, Array]
     forms: tuple[str, str]
     tolerances: tuple[float, float]
     tops: tuple[Array, Array]
     token: Array
+    goal: float
     buffer: _Buffers
 
     def sums_to_one(self, *log_sums: Array) -> Array:
@@ -142,12 +144,12 @@ def _in_float64(tile: _Tile) -> Rows:
 
     decided = tile.sums_to_one(log_zp, log_zq)
     for value, size in ((kl_pq, mean_p), (kl_qp, mean_q), (js, entropy_p + entropy_q)):
-        decided &= value >= (1.0 + np.abs(size)) * (8.0 * _DOUBLE / GOAL)
+        decided &= value >= (1.0 + np.abs(size)) * (8.0 * _DOUBLE / tile.goal)
     return Rows(kl_pq, kl_qp, js, *tile.tops, log_at[0] - log_zp, log_at[1] - log_zq, decided)
 
 
 def _height(columns: int) -> int:
-    """Rows of a tile; of float64 data, half as many."""
+    """Rows of a tile."""
     return max(1, min(_ROWS, _TILE // 4 // columns))
 
 
@@ -170,11 +172,11 @@ def stream_rows(columns: int, width: int, left: int) -> int:
     return max(min(whole, 4 * height), min(whole, left // 2 // height * height))
 
 
-def _room(n: int, columns: int, dtype: Any) -> Room:
+def _room(n: int, columns: int) -> Room:
     """This thread's last one, if that will do: the next block of a stream is of the same size."""
     last: Room | None = getattr(_last, "room", None)
-    if last is None or last.made.dtype != dtype or last.columns != columns or last.made.shape[1] < n:
-        last = _last.room = Room(n, columns, dtype)
+    if last is None or last.columns != columns or last.made.shape[1] < n:
+        last = _last.room = Room(n, columns)
     return last
 
 
@@ -198,28 +200,29 @@ class _Call:
         reals, places = np.empty((5, self.count)), np.empty((2, self.count), np.intp)
         self.found = Rows(reals[0], reals[1], reals[2], places[0], places[1], reals[3], reals[4], np.zeros(self.count, bool))
         self.logs = forms[0] in LOG_FORMS
-        self.unit = _UNIT.get(x.dtype, 0.0) if x.dtype == y.dtype and self.logs == (forms[1] in LOG_FORMS) else 0.0
-        self.height = max(1, _height(self.columns) * 4 // x.dtype.itemsize)
+        small = x.size <= _SMALL
+        self.in_lanes, self.goal = self.logs == (forms[1] in LOG_FORMS) and not small, _SMALL_GOAL if small else GOAL
+        self.height = _height(self.columns)
         self.normal = forms == ("probs", "probs")
         limits = [tolerance if form in ("probs", "log_probs") else np.inf for form, tolerance in zip(forms, tolerances)]
         self.limits = np.array(limits)[:, None] if min(limits) < np.inf else None
         self.strided = not all(side.flags.c_contiguous and side.flags.aligned for side in (x, y))
-        self.bits = _BITS[x.dtype] if self.unit and not self.logs and TELLS_UNDERFLOW and not self.strided else None
+        self.by_bits = not self.logs and TELLS_UNDERFLOW
         self.lane = MID if lane is None else lane
 
     def suiting_lane(self) -> int:
         """The lane to begin with, from a few rows here and there."""
-        if not self.unit:
+        if not self.in_lanes:
             return MID
         step = -(-self.count // min(_TRIED, self.height))
         few = _Call(self.x[::step].copy(), self.y[::step].copy(), self.forms, self.tolerances, None, None)
-        room = _room(min(self.height, self.count), self.columns, self.x.dtype)
+        room = _room(min(self.height, self.count), self.columns)
         with np.errstate(all="ignore"):
             return suiting(FAR, few.first(0, few.count, room, FAR).numbers, self.logs)
 
     def work(self, queue: Iterator[tuple[int, int]]) -> None:
         buffer = _Buffers()
-        room = _room(min(self.height, self.count), self.columns, self.x.dtype) if self.unit else None
+        room = _room(min(self.height, self.count), self.columns) if self.in_lanes else None
         with np.errstate(all="ignore"):
             for start, stop in queue:
                 if room is None:
@@ -232,23 +235,23 @@ class _Call:
 
     def first(self, start: int, stop: int, room: Room, lane: int) -> _Sums:
         """Rows start to stop, the first tile through this lane, the others through the one that suits that tile."""
-        x, y, top_p, top_q, bits, known = self.x, self.y, self.found.top_p, self.found.top_q, self.bits, room.known
+        x, y, top_p, top_q, known = self.x, self.y, self.found.top_p, self.found.top_q, room.known
         count, height = stop - start, self.height
         tried = np.full(count, lane, np.int8)
         room.begin(count)
-        known.normal, known.positive = self.normal, bits is not None
+        known.normal, known.positive = self.normal, self.by_bits
         for low in range(0, count, height):
             high = min(count, low + height)
             rows, tile = slice(start + low, start + high), room.tile(low, high)
             a, b, places = x[rows], y[rows], top_p[rows]
             if self.strided:
                 a, b = a.copy(), b.copy()
-            if bits is None:
+            if self.by_bits:
+                a.view(_BITS[a.itemsize]).argmax(1, places)
+                b.view(_BITS[b.itemsize]).argmax(1, top_q[rows])
+            else:
                 a.argmax(1, places)
                 b.argmax(1, top_q[rows])
-            else:
-                a.view(bits).argmax(1, places)
-                b.view(bits).argmax(1, top_q[rows])
             if not self.logs:
                 LANES[lane].probs(a, b, tile)
             else:
@@ -265,7 +268,7 @@ class _Call:
             for low in range(0, len(low_ones), height):
                 part = low_ones[low : low + height]
                 numbers[:, part] = self.again(lane, each[part], room)
-        elif bits is not None:
+        elif self.by_bits:
             self.mind_signs(each, numbers)
         return _Sums(each, numbers, tried, at)
 
@@ -295,7 +298,7 @@ class _Call:
         for lane in np.unique(tried):
             mine = tried == lane
             estimates[mine] = LANES[lane].estimate(numbers[:, mine], self.logs)
-        close, ordinary = estimates < NEAR_BELOW, (estimates >= LEAST[self.unit]) & (estimates < np.inf)
+        close, ordinary = estimates < NEAR_BELOW, (estimates >= LEAST) & (estimates < np.inf)
         for lane, others in ((NEAR, (tried == MID) & close), (MID, (tried != MID) & ordinary)):
             again = rows[left & others]
             for low in range(0, len(again), self.height):
@@ -321,7 +324,7 @@ class _Call:
         return np.array((self.x[rows, token], self.y[rows, token]), np.float64)
 
     def finish(self, lane: int, rows: Array, raw: Array, at: Array) -> None:
-        kl_pq, kl_qp, js, log_sum, log_ratio, fine = LANES[lane].finish(raw, self.unit, self.logs)
+        kl_pq, kl_qp, js, log_sum, log_ratio, fine = LANES[lane].finish(raw, self.logs)
         place: Any = slice(rows[0], rows[-1] + 1) if rows[-1] - rows[0] < len(rows) else rows
         log_sums = np.array((log_sum, log_sum + log_ratio))
         if self.limits is not None:
@@ -339,7 +342,8 @@ class _Call:
             where: Any = slice(part[0], part[-1] + 1) if neighbours else part
             tops = self.found.top_p[part], self.found.top_q[part]
             token = tops[0] if self.chosen is None else self.chosen[part]
-            values = _in_float64(_Tile((self.x[where], self.y[where]), self.forms, self.tolerances, tops, token, buffer))
+            sides = self.x[where], self.y[where]
+            values = _in_float64(_Tile(sides, self.forms, self.tolerances, tops, token, self.goal, buffer))
             for out, value in zip(self.found, values):
                 out[part] = value
 
@@ -355,8 +359,6 @@ def compare_rows(
 ) -> Rows:
     """Of two (rows, categories) arrays of float32 or float64. `chosen`: a category a row, the likeliest of x by default. `lane`: what
     `first_lane` has found for rows like these, if it was asked. `shared`: among threads, so in small tasks; not if each has its block."""
-    if x.size <= _SMALL:
-        x, y = x.astype(np.float64), y.astype(np.float64)
     call = _Call(x, y, forms, tolerances, chosen, lane)
     if lane is None and call.count > call.height:
         call.lane = call.suiting_lane()

@@ -1,7 +1,8 @@
 """Three ways to take KL(P‖Q), KL(Q‖P) and JS of a tile of rows together, each with few passes and for the sizes its rounding errors allow.
 
 A `Lane` reduces a tile to a few numbers a row (`logs` of logarithms, `probs` of probabilities), and `finish`, for many tiles at once, takes
-them to the figures, and says which rows they are good for. In the arrays' own dtype; no layout, no threads. u is its unit roundoff.
+them to the figures, and says which rows they are good for. All in float32, whose unit roundoff is U, but for what float64 numbers are
+before they are rounded to it: their difference or ratio. No layout, no threads.
 """
 
 from __future__ import annotations
@@ -13,9 +14,11 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from .comparison_tile import SUMS, Tile
-from .cpu_tiles import _UNIT
 
 Array = Any
+
+U = 2.0**-24
+_TINY = float(np.finfo(np.float32).tiny)
 
 # Relative error asked of a lane: half of what is promised.
 GOAL = 1e-5
@@ -56,7 +59,7 @@ class Figures(NamedTuple):
 
 class Lane(NamedTuple):
     """logs(x, y, places of x's largest, tile) and probs(x, y, tile) fill the tile's sums and marks. With `Room.numbers` of these,
-    estimate(numbers) is KL(P||Q), roughly, and finish(numbers, u, logs) is all of it."""
+    estimate(numbers) is KL(P||Q), roughly, and finish(numbers, logs) is all of it."""
 
     logs: Callable[..., None]
     probs: Callable[..., None]
@@ -66,17 +69,17 @@ class Lane(NamedTuple):
 
 # What is done between two passes over a tile holds the GIL, for which other threads wait: as little as may be in what follows, up to
 # `finish`. A constant takes NumPy half as long if it is an array of no axes.
-_TO_LOG_UNIT: dict[Any, Array] = {np.dtype(name): np.array(1.0 / _LOG_UNIT, name) for name in ("f4", "f8")}
+_TO_LOG_UNIT: Array = np.array(1.0 / _LOG_UNIT, np.float32)
 
 
-def _scaled(x: Array) -> bool:
+def _scaled() -> bool:
     """Is e^x taken as a power of 2?"""
-    return _LOG_UNIT != 1.0 and x.itemsize == 4
+    return _LOG_UNIT != 1.0
 
 
 def plain(tops: Array) -> bool:
     """May logits of which these are the largest be used as they are? Tiles see for themselves if some are too large."""
-    return bool(np.minimum.reduce(tops) >= -_SCALED and np.maximum.reduce(tops) <= (_SCALED if _scaled(tops) else _PLAIN))
+    return bool(np.minimum.reduce(tops) >= -_SCALED and np.maximum.reduce(tops) <= (_SCALED if _scaled() else _PLAIN))
 
 
 def too_low(tops: Array, bases: Array) -> Array:
@@ -90,10 +93,12 @@ def _weights(x: Array, places: Array, t: Tile) -> None:
     if not t.known.plain:
         t.base[:] = x[t.index, places]
         log = np.subtract(x, t.base[:, None], t.e)
-    if _scaled(x):
-        _power(np.multiply(log, _TO_LOG_UNIT[x.dtype], t.e), t.e)
-    else:
-        np.exp(log, t.e)
+    if _scaled():
+        log = np.multiply(log, _TO_LOG_UNIT, t.e)
+    elif log.dtype != np.float32:
+        np.copyto(t.e, log, "same_kind")
+        log = t.e
+    _power(log, t.e)
     t.dot(0, t.E)
 
 
@@ -102,12 +107,12 @@ def _weights_and_difference(x: Array, y: Array, places: Array, t: Tile, *, far: 
     _weights(x, places, t)
     np.subtract(y, x, t.v)
     if far:
-        if _LOG_UNIT != 1.0:
-            np.multiply(t.v, _TO_LOG_UNIT[x.dtype], t.v)
+        if _scaled():
+            np.multiply(t.v, _TO_LOG_UNIT, t.v)
         _power(t.v, t.f)
     found = _weighted(t, far)
     squares = np.vdot(found, found)
-    if squares <= _PLAIN_SQUARES[_scaled(x)]:
+    if squares <= _PLAIN_SQUARES[_scaled()]:
         return found
     # NaN, or more than sums are where no logit is above what may be used as it is.
     if t.known.plain:
@@ -145,22 +150,24 @@ def _ratio(x: Array, y: Array, t: Tile) -> None:
         except FloatingPointError:
             pass
     np.divide(y, x, t.f)
-    np.minimum.reduce(y, 1, None, t.lowest)
+    t.lowest[:] = np.minimum.reduce(y, 1)
     if not np.minimum.reduce(t.lowest) > 0.0:
         absent = (x == 0.0) & (y == 0.0)
         np.copyto(t.f, 1.0, where=absent)
-        np.minimum.reduce(np.where(absent, np.inf, y), 1, None, t.lowest)
+        t.lowest[:] = np.minimum.reduce(np.where(absent, np.inf, y), 1)
 
 
 def _tells_underflow() -> bool:
     """Not everywhere do processors, or what stands for them, keep count of it."""
-    small = np.full(64, np.finfo(np.float32).tiny)
-    try:
-        with np.errstate(under="raise"):
-            np.divide(small, np.float32(3.0))
-    except FloatingPointError:
-        return True
-    return False
+    small, out = np.full(64, _TINY), np.empty(64, np.float32)
+    for dtype in (np.float32, np.float64):
+        try:
+            with np.errstate(under="raise"):
+                np.divide(small.astype(dtype), dtype(3.0), out)
+            return False
+        except FloatingPointError:
+            pass
+    return True
 
 
 TELLS_UNDERFLOW = _tells_underflow()
@@ -170,8 +177,8 @@ TELLS_UNDERFLOW = _tells_underflow()
 # d = log(f/e) of weights e, f with sums z, z k;  w = log(f/e + k):
 #   KL(P||Q) = log k - E_P[d],   KL(Q||P) = E_Q[d] - log k,
 #   JS = log 2 + (E_Q[d] + log k - (E_P + E_Q)[w])/2,   which an error in that k leaves alone: its derivative to k is 0.
-# The errors are u times the logarithms' means, and some u of the sums, of f/e and of w, which are those of the pieces, by chance of either
-# sign: no piece having more than a share h of the weight, some u sqrt(h).
+# The errors are U times the logarithms' means, and some U of the sums, of f/e and of w, which are those of the pieces, by chance of either
+# sign: no piece having more than a share h of the weight, some U sqrt(h).
 # From logits f is not needed: with m = e (f/e + k) = f + k e,  sum f d = sum m d - k sum e d  and  (E_P + E_Q)[w] = 2 E_M[w].
 # sums, logarithms in _LOG_UNIT: z, z k, e d, e w, f d, f w; from logits z, e d, z k, m d, m w
 
@@ -187,7 +194,7 @@ def _far_logs(x: Array, y: Array, places: Array, t: Tile) -> None:
 
 
 def _far_probs(x: Array, y: Array, t: Tile) -> None:
-    p, q = t.pieces(x, t.e, t.E), t.pieces(y, t.h, t.H)
+    (_, p), (_, q) = t.weights(x, t.e, t.E), t.weights(y, t.h, t.H)
     t.dot(0, p)
     t.dot(1, q)
     _ratio(x, y, t)
@@ -209,7 +216,7 @@ def _far_estimate(numbers: Array, logs: bool) -> Array:
     return np.log(zq / z) - _LOG_UNIT * weighted / z
 
 
-def _far_finish(numbers: Array, u: float, logs: bool) -> Figures:
+def _far_finish(numbers: Array, logs: bool) -> Figures:
     highest, lowest, base, _, k, largest = numbers[SUMS:]
     by_p = numbers / numbers[0]  # all at once: for so few rows a call costs more than what it computes
     if logs:
@@ -224,19 +231,15 @@ def _far_finish(numbers: Array, u: float, logs: bool) -> Figures:
     kl_pq, kl_qp = gain - mean, mean_q - gain
     js = np.log(2.0) + 0.5 * (mean_q + log_k - mixed)
     # JS's second derivative to log k is within 1/2.
-    error = 4.0 * u * (np.sqrt(largest / numbers[0]) + kl_pq + kl_qp + np.abs(gain)) + 0.25 * (log_k - gain) ** 2
+    error = 4.0 * U * (np.sqrt(largest / numbers[0]) + kl_pq + kl_qp + np.abs(gain)) + 0.25 * (log_k - gain) ** 2
     least = _least(kl_pq, kl_qp, js)
     fine = (least >= error / GOAL) & (least > 0.0) & (error < np.inf)  # sums of float32 may overflow
-    fine &= _LOG_UNIT * highest - gain <= _STEEP if logs else lowest >= _tiny(u)
+    fine &= _LOG_UNIT * highest - gain <= _STEEP if logs else lowest >= _TINY
     return Figures(kl_pq, kl_qp, js, base + log_z, gain, fine)
 
 
 def _least(*values: Array) -> Array:
     return np.minimum(np.minimum(values[0], values[1]), values[2])
-
-
-def _tiny(u: float) -> float:
-    return float(np.finfo(np.float32 if u == _UNIT[np.dtype(np.float32)] else np.float64).tiny)
 
 
 # --- KL above 0.001 -----------------------------------------------------------------------------------------------------------------------
@@ -245,10 +248,10 @@ def _tiny(u: float) -> float:
 #   KL(P||Q) = S + log1p(X) - X,   KL(Q||P) = (m + T)/(1 + X) - log1p(X),   JS = KL(Q||P)/2 - KL(M||P).
 # With M's weight e (1 + l)(1 + k g), k = 1/(2 + X), l = -X/(2 + 2X), and w = log1p(k g):
 #   KL(M||P) = log1p(l) + (1 + l)(E[w - k g] + k X + k E[g w]).
-# The terms of every sum have one sign and are of second order, so that an error of u in v costs u sqrt(2/KL).
+# The terms of every sum have one sign and are of second order, so that an error of U in v costs U sqrt(2/KL).
 # sums: z, e d, e (g - v), e g v, e (w - k g), e g w
-# Below this, a relative error of 2u sqrt(2/KL) would exceed half the goal.
-LEAST = {unit: 2.0 * (4.0 * unit / GOAL) ** 2 for unit in _UNIT.values()}
+# Below this, a relative error of 2U sqrt(2/KL) would exceed half the goal.
+LEAST = 2.0 * (4.0 * U / GOAL) ** 2
 
 
 def _mid_logs(x: Array, y: Array, places: Array, t: Tile) -> None:
@@ -261,16 +264,16 @@ def _mid_logs(x: Array, y: Array, places: Array, t: Tile) -> None:
 
 
 def _mid_probs(x: Array, y: Array, t: Tile) -> None:
-    p = t.pieces(x, t.e, t.E)
+    e, p = t.weights(x, t.e, t.E)
     _ratio(x, y, t)
     _log(t.f, t.v)
-    if _LOG_UNIT != 1.0:
+    if _scaled():
         np.multiply(t.v, _LOG_UNIT, t.v)
     t.dot(0, p)
     t.dot(1, p, t.V)
     z, weighted = t.rough(2)
     np.subtract(t.f, 1.0, t.f)
-    _mid_rest(t, x, p, weighted / z)
+    _mid_rest(t, e, p, weighted / z)
 
 
 def _mid_rest(t: Tile, e: Array, p: Array, mean: Any) -> None:
@@ -291,7 +294,7 @@ def _mid_estimate(numbers: Array, logs: bool) -> Array:
     return numbers[2] / numbers[0]
 
 
-def _mid_finish(numbers: Array, u: float, logs: bool) -> Figures:
+def _mid_finish(numbers: Array, logs: bool) -> Figures:
     z, weighted, s, t, bent, mixed, _, highest, lowest, base, c, k, _ = numbers
     m, s, t, bent, mixed = weighted / z - c, s / z, t / z, bent / z, mixed / z
     mean = s + m
@@ -299,10 +302,10 @@ def _mid_finish(numbers: Array, u: float, logs: bool) -> Figures:
     kl_pq, kl_qp = s + (gain - mean), (m + t) / (1.0 + mean) - gain
     js = 0.5 * kl_qp - (np.log1p(l) + (1.0 + l) * (bent + k * mean + k * mixed))
     least = _least(kl_pq, kl_qp, 2.0 * js)
-    fine = least >= LEAST[u] * (1.0 + np.abs(c) / 3.0) ** 2
+    fine = least >= LEAST * (1.0 + np.abs(c) / 3.0) ** 2
     # What is of first order: the distance of c from the mean, and what one figure takes from the others.
-    fine &= least >= 8.0 * u / GOAL * (kl_pq + kl_qp + np.abs(m) + np.abs(mean) / (1.0 + np.abs(mean)))
-    fine &= highest <= _STEEP if logs else lowest >= _tiny(u)
+    fine &= least >= 8.0 * U / GOAL * (kl_pq + kl_qp + np.abs(m) + np.abs(mean) / (1.0 + np.abs(mean)))
+    fine &= highest <= _STEEP if logs else lowest >= _TINY
     return Figures(kl_pq, kl_qp, js, base + np.log(z), c + gain, fine)
 
 
@@ -323,17 +326,17 @@ def _near_logs(x: Array, y: Array, places: Array, t: Tile) -> None:
 
 
 def _near_probs(x: Array, y: Array, t: Tile) -> None:
-    p = t.pieces(x, t.e, t.E)
+    e, p = t.weights(x, t.e, t.E)
     np.subtract(y, x, t.v)
-    np.divide(t.v, x, t.v)
+    np.divide(t.v, e, t.v)
     np.log1p(t.v, t.v)
     t.dot(0, p)
     t.dot(1, p, t.V)
     if np.isnan(np.add.reduce(t.rough(2)[1])):
         np.copyto(t.v, 0.0, where=(x == 0.0) & (y == 0.0))
         t.dot(1, p, t.V)
-    np.minimum.reduce(x, 1, None, t.lowest)
-    _near_rest(t, x)
+    np.minimum.reduce(e, 1, None, t.lowest)
+    _near_rest(t, e)
 
 
 def _near_rest(t: Tile, e: Array) -> None:
@@ -353,7 +356,7 @@ def _near_estimate(numbers: Array, logs: bool) -> Array:
     return 0.5 * numbers[2] / numbers[0]
 
 
-def _near_finish(numbers: Array, u: float, logs: bool) -> Figures:
+def _near_finish(numbers: Array, logs: bool) -> Figures:
     z, weighted, *powers, highest, lowest, base, c, deepest, _ = numbers
     m1 = weighted / z - c
     m2, m3, m4, m5, m6 = (power / z for power in powers)
@@ -371,8 +374,8 @@ def _near_finish(numbers: Array, u: float, logs: bool) -> Figures:
     span = np.maximum(highest, -deepest)
     # The series' next terms are at most span M_6/420, beside M_2/2, and what follows them less.
     fine = (span <= 1.0) & (span * (1.0 + span) * m6 <= 420.0 / 4.0 * GOAL * m2) & (lowest >= 0.0)
-    # An error of u |c| in v; and the square of what is not centred.
-    fine &= (u * np.abs(c) <= GOAL / 3.0 * np.sqrt(m2)) & (x * x <= kl_pq) & (m2 >= _SMALLEST)
+    # An error of U |c| in v; and the square of what is not centred.
+    fine &= (U * np.abs(c) <= GOAL / 3.0 * np.sqrt(m2)) & (x * x <= kl_pq) & (m2 >= _SMALLEST)
     same = (span == 0.0) & (c == 0.0) & (lowest >= 0.0) & (z > 0.0)
     kl_pq, kl_qp, js = (np.where(same, 0.0, value) for value in (kl_pq, kl_qp, js))
     return Figures(kl_pq, kl_qp, js, base + np.log(z), c + gain, fine | same)

@@ -1,33 +1,43 @@
-"""The arrays in which a comparison works on a few rows at a time, and the sums that its lanes take there.
+"""The arrays, of float32, in which a comparison works on a few rows at a time, and the sums that its lanes take there.
 
 Only memory and sums: what is summed, and what becomes of it, is for `comparison_lanes`.
 """
 
 from __future__ import annotations
 
+import math
 from typing import Any
 
 import numpy as np
 
-from .cpu_tiles import _UNIT, _vecdot
+from .cpu_tiles import _vecdot
 
 Array = Any
 
 # Dot products are taken over pieces, as in `cpu_tiles`; these are longer, that there be fewer sums to add.
-_PIECE = 512
-_ONES = {dtype: np.ones(_PIECE, dtype) for dtype in _UNIT}
+_PIECE, _SHORT = 512, 128
+_ONES = np.ones(_PIECE, np.float32)
 # How many sums of a row there is room for, and what else `finish` needs; in all there is one number more.
 SUMS, MARKS = 7, 5
 NUMBERS = SUMS + MARKS + 1
 
 
-def _aligned(shape: tuple[int, ...], dtype: Any) -> Array:
+def _aligned(shape: tuple[int, ...]) -> Array:
     """Zeros that begin where a line of the cache does: else every store of 64 bytes is two, and a sum or product in place takes half as
     long again."""
-    size = int(np.prod(shape)) * np.dtype(dtype).itemsize
+    size = 4 * math.prod(shape)
     room = np.zeros(size + 64, np.uint8)
     start = -room.ctypes.data % 64
-    return room[start : start + size].view(dtype).reshape(shape)
+    return room[start : start + size].view(np.float32).reshape(shape)
+
+
+def pieces_of(columns: int) -> tuple[int, int]:
+    """How many pieces a row has, and their length: without padding, for which rows of probabilities would be copied, if that can be."""
+    fewest = -(-columns // _PIECE)
+    for count in range(fewest, max(fewest, columns // _SHORT) + 1):
+        if columns % count == 0:
+            return count, columns // count
+    return fewest, -(-columns // fewest // 16) * 16  # each row at a line of the cache
 
 
 class Known:
@@ -47,7 +57,7 @@ class Tile:
         self.VF = made[1:3]
         self.e, self.v, self.f, self.h = made.reshape(*made.shape[:2], -1)[:, :, :columns]
         self.padded = made[0, 0].size > columns
-        self.one = _ONES[made.dtype][: made.shape[3]]
+        self.one = _ONES[: made.shape[3]]
         self.index = np.arange(made.shape[1])
         self.sums, self.pairs, self.firsts = list(parts), [parts[k : k + 2] for k in range(SUMS)], [parts[:k] for k in range(SUMS)]
         self.highest, self.lowest, self.base, self.c, self.k = marks
@@ -63,28 +73,27 @@ class Tile:
         _vecdot(weight, self.VF, out=self.pairs[k])
 
     def rough(self, count: int) -> Array:
-        """The first sums in the tile's dtype: good enough for constants that only need to be near."""
+        """The first sums in float32: good enough for constants that only need to be near."""
         return np.add.reduce(self.firsts[count], 2)
 
-    def pieces(self, x: Array, body: Array, pieces: Array) -> Array:
-        """x as pieces: itself, or a padded copy in `body`."""
-        if x.dtype == body.dtype and not self.padded and x.flags.c_contiguous:
-            return x.reshape(pieces.shape)
-        np.copyto(body, x)
-        return pieces
+    def weights(self, x: Array, body: Array, pieces: Array) -> tuple[Array, Array]:
+        """x as rows and as pieces, of float32: itself, or a padded copy in `body`."""
+        if x.dtype == np.float32 and not self.padded and x.flags.c_contiguous:
+            return x, x.reshape(pieces.shape)
+        np.copyto(body, x, "same_kind")
+        return body, pieces
 
 
 class Room:
     """One thread's: arrays for a tile of up to n rows, and for what comes out of many tiles."""
 
-    def __init__(self, n: int, columns: int, dtype: Any) -> None:
-        count = -(-columns // _PIECE)
-        self.made, self.columns, self.known = _aligned((4, n, count, -(-columns // count)), dtype), columns, Known()
+    def __init__(self, n: int, columns: int) -> None:
+        self.made, self.columns, self.known = _aligned((4, n, *pieces_of(columns))), columns, Known()
         self._make(n)
 
     def _make(self, count: int) -> None:
-        self.parts = np.empty((SUMS, count, self.made.shape[2]), self.made.dtype)
-        self.marks = np.empty((MARKS, count), self.made.dtype)
+        self.parts = np.empty((SUMS, count, self.made.shape[2]), np.float32)
+        self.marks = np.empty((MARKS, count), np.float32)
         self.tiles: dict[int, Tile] = {}
 
     def begin(self, count: int) -> None:
