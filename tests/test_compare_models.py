@@ -24,7 +24,7 @@ from kullback._compare.models import compare_models
 from kullback._compare.sources import host, open_source
 from kullback._kernels import comparison, cpu
 from kullback._kernels.comparison import compare_rows
-from kullback._kernels.comparison_lanes import FAR
+from kullback._kernels.comparison_lanes import FAR, Way
 from kullback._read import ReadError
 
 CONTEXT, CHUNKS, VOCABULARY = 32, 4, 101
@@ -411,7 +411,7 @@ def test_signs_of_probabilities(rng, monkeypatch):
     p[3, 7], q[3, 7] = -1e-4, -1.5e-4
     p[5, 7] = q[5, 7] = -0.0
     p[6, 7] = q[6, 7] = 0.0
-    found = compare_rows(p, q, ("probs", "probs"), (1e-3, 1e-3), lane=FAR)
+    found = compare_rows(p, q, ("probs", "probs"), (1e-3, 1e-3), way=Way(FAR))
     assert list(np.flatnonzero(~found.decided)) == [3]
     np.testing.assert_array_equal(found.top_q, q.argmax(1))
     sound = np.arange(40) != 3

@@ -11,7 +11,7 @@ import pytest
 from dumps import softmax, truth
 from kullback._kernels import comparison, comparison_lanes
 from kullback._kernels.comparison import compare_rows
-from kullback._kernels.comparison_lanes import FAR, GOAL, LANES, MID, NEAR, plain
+from kullback._kernels.comparison_lanes import FAR, GOAL, LANES, MID, NEAR, Way, plain
 from kullback._kernels.comparison_tile import Room
 
 ROWS = 48
@@ -109,7 +109,7 @@ def test_where_q_has_weight_that_p_all_but_lacks(rng):
     y = x + 2.0 * rng.standard_normal(x.shape)
     x[:, 7], y[:, 7] = np.linspace(-106.0, -60.0, 120), -15.5
     x, y = x.astype(np.float32), y.astype(np.float32)
-    found = compare_rows(x, y, ("logits", "logits"), (1e-3, 1e-3), lane=FAR)
+    found = compare_rows(x, y, ("logits", "logits"), (1e-3, 1e-3), way=Way(FAR))
     for values, right in zip(found[:3], truth(softmax(x), softmax(y))):
         np.testing.assert_allclose(values[found.decided], right[found.decided], rtol=2 * GOAL)
     assert found.decided.all()
@@ -121,7 +121,7 @@ def test_sums_that_overflow(rng):
     y = x + rng.standard_normal(x.shape)
     y[:, 3] = -1e30
     x, y = x.astype(np.float32), y.astype(np.float32)
-    found = compare_rows(x, y, ("logits", "logits"), (1e-3, 1e-3), lane=FAR)
+    found = compare_rows(x, y, ("logits", "logits"), (1e-3, 1e-3), way=Way(FAR))
     p = softmax(x)
     _, kl_qp, js = truth(p, softmax(y))
     for values, right in zip(found[:3], (p[:, 3] * 1e30, kl_qp, js)):

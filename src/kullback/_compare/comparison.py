@@ -15,6 +15,7 @@ import numpy as np
 from .._divergences import js, kl
 from .._forms import parse_form
 from .._kernels.comparison import Rows, compare_rows
+from .._kernels.comparison_lanes import Way
 from .llama import Pooled
 from .record import PERCENTILES, Calibration, ModelComparison, Perplexity, Share, Statistic, WorstRow
 from .sources import host
@@ -44,12 +45,12 @@ def compare_batch(
     forms: tuple[str, str],
     halves: tuple[bool, bool],
     chosen: Array | None,
-    lane: int | None = None,
+    way: Way | None = None,
     shared: bool = True,
 ) -> Rows:
-    """The figures of each row; NaN where a row holds NaN. What is no distribution raises. `lane`, `shared` as in `compare_rows`."""
+    """The figures of each row; NaN where a row holds NaN. What is no distribution raises. `way`, `shared` as in `compare_rows`."""
     tolerances = tuple(5e-2 if half else 1e-3 for half in halves)
-    found = compare_rows(p, q, forms, (tolerances[0], tolerances[1]), chosen, lane, shared)
+    found = compare_rows(p, q, forms, (tolerances[0], tolerances[1]), chosen, way, shared)
     left = np.flatnonzero(~found.decided)
     # A few at a time: the general formula's arrays are many.
     step = max(1, (1 << 20) // p.shape[1])

@@ -10,7 +10,8 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from .._forms import parse_form
-from .._kernels.comparison import Rows, block_rows, first_lane, stream_rows
+from .._kernels.comparison import Rows, block_rows, first_way, stream_rows
+from .._kernels.comparison_lanes import Way
 from .._kernels.stream import in_order
 from .._read import ReadError
 from .comparison import Comparison, NotComparable, compare_batch, holding_nan
@@ -191,7 +192,7 @@ class _Blocks(NamedTuple):
     read_tokens: Callable[[int, int], tuple[Array, Array | None]] | None
     allow_partial: bool
     shared: bool
-    lane: int | None = None
+    way: Way | None = None
 
     def like_first(self, span: tuple[int, int]) -> _Blocks:
         """The same, for rows like those of this block: a few of them tell."""
@@ -199,7 +200,7 @@ class _Blocks(NamedTuple):
         if not len(first.rows) or any(isinstance(b, Clipped) for b in first.sides):
             return self
         p, q = (_floats(b[:: max(1, len(first.rows) // 4)]) for b in first.sides)
-        return self._replace(lane=first_lane(p, q, self.forms))
+        return self._replace(way=first_way(p, q, self.forms))
 
     def read(self, span: tuple[int, int]) -> _Block:
         start, stop = span
@@ -234,7 +235,7 @@ class _Blocks(NamedTuple):
                 pooled = pooled._replace(p=None, q=None)
             else:
                 p, q = (_floats(b) for b in block.sides)
-                found = compare_batch(p, q, self.forms, (block.halves[0], block.halves[1]), chosen, self.lane, self.shared)
+                found = compare_batch(p, q, self.forms, (block.halves[0], block.halves[1]), chosen, self.way, self.shared)
             holding_nan(found, block.rows, self.allow_partial)
         except NotComparable as error:
             raise ReadError(_place(error, self.sides, block.rows, block.sides)) from None

@@ -14,8 +14,8 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from .comparison_lanes import FAR, GOAL, LANES, LEAST, MID, NEAR, NEAR_BELOW, TELLS_UNDERFLOW, plain, suiting, too_low
-from .comparison_tile import SUMS, Room
+from .comparison_lanes import FAR, GOAL, LANES, LEAST, MID, NEAR, NEAR_BELOW, TELLS_UNDERFLOW, Way, allowed, offset, plain, suiting, too_low
+from .comparison_tile import BASE, SHIFT, Room
 from .cpu import _Buffers, on_threads, thread_count
 from .cpu_tiles import _ONES, PIECE, _vecdot
 
@@ -193,7 +193,7 @@ class _Call:
     """One call: what all threads share, each writing its own rows of `found`."""
 
     def __init__(
-        self, x: Array, y: Array, forms: tuple[str, str], tolerances: tuple[float, float], chosen: Array | None, lane: int | None
+        self, x: Array, y: Array, forms: tuple[str, str], tolerances: tuple[float, float], chosen: Array | None, way: Way | None
     ) -> None:
         self.x, self.y, self.forms, self.tolerances, self.chosen = x, y, forms, tolerances, chosen
         self.count, self.columns = x.shape
@@ -208,17 +208,17 @@ class _Call:
         self.limits = np.array(limits)[:, None] if min(limits) < np.inf else None
         self.strided = not all(side.flags.c_contiguous and side.flags.aligned for side in (x, y))
         self.by_bits = not self.logs and TELLS_UNDERFLOW
-        self.lane = MID if lane is None else lane
+        self.way = Way(MID) if way is None else way
 
-    def suiting_lane(self) -> int:
-        """The lane to begin with, from a few rows here and there."""
+    def suiting_way(self) -> Way:
+        """The way to begin with, from a few rows here and there."""
         if not self.in_lanes:
-            return MID
+            return self.way
         step = -(-self.count // min(_TRIED, self.height))
         few = _Call(self.x[::step].copy(), self.y[::step].copy(), self.forms, self.tolerances, None, None)
         room = _room(min(self.height, self.count), self.columns)
         with np.errstate(all="ignore"):
-            return suiting(FAR, few.first(0, few.count, room, FAR).numbers, self.logs)
+            return suiting(FAR, few.first(0, few.count, room, Way(FAR)).numbers, self.logs)
 
     def work(self, queue: Iterator[tuple[int, int]]) -> None:
         buffer = _Buffers()
@@ -231,12 +231,13 @@ class _Call:
                     self.in_float64(np.arange(start, stop), buffer)
                 else:
                     # Each task by itself: what a thread happens to take together must not change a digit.
-                    self.finish_all(self.first(start, stop, room, self.lane), room, buffer)
+                    self.finish_all(self.first(start, stop, room, self.way), room, buffer)
 
-    def first(self, start: int, stop: int, room: Room, lane: int) -> _Sums:
-        """Rows start to stop, the first tile through this lane, the others through the one that suits that tile."""
+    def first(self, start: int, stop: int, room: Room, way: Way) -> _Sums:
+        """Rows start to stop, the first tile in this way, the others in the one that suits that tile."""
         x, y, top_p, top_q, known = self.x, self.y, self.found.top_p, self.found.top_q, room.known
         count, height = stop - start, self.height
+        lane, known.centred = way
         tried = np.full(count, lane, np.int8)
         room.begin(count)
         known.normal, known.positive = self.normal, self.by_bits
@@ -259,15 +260,15 @@ class _Call:
                     known.plain = plain(a[tile.index, places])
                 LANES[lane].logs(a, b, places, tile)
             if low == 0:
-                lane = suiting(lane, room.numbers(low, high), self.logs)
+                lane, known.centred = suiting(lane, room.numbers(low, high), self.logs)
                 tried[high:] = lane
         each, numbers = np.arange(start, stop), room.numbers(0, count)
         at = self.at(each)
         if self.logs:
-            low_ones = np.flatnonzero(too_low(at[0] if self.chosen is None else x[each, top_p[each]], numbers[SUMS + 2]))
+            low_ones = np.flatnonzero(too_low(at[0] if self.chosen is None else x[each, top_p[each]], numbers[BASE]))
             for low in range(0, len(low_ones), height):
                 part = low_ones[low : low + height]
-                numbers[:, part] = self.again(lane, each[part], room)
+                numbers[:, part] = self.again(Way(lane, known.centred), each[part], room)
         elif self.by_bits:
             self.mind_signs(each, numbers)
         return _Sums(each, numbers, tried, at)
@@ -291,25 +292,28 @@ class _Call:
                 self.finish(lane, rows, numbers, at)
             elif mine.any():
                 self.finish(lane, rows[mine], numbers[:, mine], at[:, mine])
-        left = ~self.found.decided[rows]
-        if not left.any():
+        if self.found.decided[rows].all():
             return
-        estimates = np.empty(len(rows))
+        estimates, offsets = np.empty((2, len(rows)))
         for lane in np.unique(tried):
             mine = tried == lane
             estimates[mine] = LANES[lane].estimate(numbers[:, mine], self.logs)
-        close, ordinary = estimates < NEAR_BELOW, (estimates >= LEAST) & (estimates < np.inf)
-        for lane, others in ((NEAR, (tried == MID) & close), (MID, (tried != MID) & ordinary)):
-            again = rows[left & others]
-            for low in range(0, len(again), self.height):
-                part = again[low : low + self.height]
-                self.finish(lane, part, self.again(lane, part, room), self.at(part))
+            offsets[mine] = offset(lane, numbers[:, mine]) if self.logs else 0.0
+        for lane, suited in ((NEAR, estimates < NEAR_BELOW), (MID, (estimates >= LEAST) & (estimates < np.inf))):
+            centred = offsets > allowed(lane, numbers, estimates)
+            left = suited & ~self.found.decided[rows] & ((tried != lane) | (centred & (numbers[SHIFT] == 0.0)))
+            for way in (Way(lane), Way(lane, True)):
+                again = rows[left & (centred == way.centred)]
+                for low in range(0, len(again), self.height):
+                    part = again[low : low + self.height]
+                    self.finish(lane, part, self.again(way, part, room), self.at(part))
         self.in_float64(rows[~self.found.decided[rows]], buffer)
 
-    def again(self, lane: int, rows: Array, room: Room) -> Array:
-        """These rows through this lane, whatever was seen of others."""
+    def again(self, way: Way, rows: Array, room: Room) -> Array:
+        """These rows in this way, whatever was seen of others."""
         room.begin(len(rows))
         a, b, places, tile, known = self.x[rows], self.y[rows], self.found.top_p[rows], room.tile(0, len(rows)), room.known
+        lane, known.centred = way
         known.positive = False
         if self.logs:
             known.plain = plain(a[tile.index, places])
@@ -354,19 +358,19 @@ def compare_rows(
     forms: tuple[str, str],
     tolerances: tuple[float, float],
     chosen: Array | None = None,
-    lane: int | None = None,
+    way: Way | None = None,
     shared: bool = True,
 ) -> Rows:
-    """Of two (rows, categories) arrays of float32 or float64. `chosen`: a category a row, the likeliest of x by default. `lane`: what
-    `first_lane` has found for rows like these, if it was asked. `shared`: among threads, so in small tasks; not if each has its block."""
-    call = _Call(x, y, forms, tolerances, chosen, lane)
-    if lane is None and call.count > call.height:
-        call.lane = call.suiting_lane()
+    """Of two (rows, categories) arrays of float32 or float64. `chosen`: a category a row, the likeliest of x by default. `way`: what
+    `first_way` has found for rows like these, if it was asked. `shared`: among threads, so in small tasks; not if each has its block."""
+    call = _Call(x, y, forms, tolerances, chosen, way)
+    if way is None and call.count > call.height:
+        call.way = call.suiting_way()
     step = _task_rows(call.columns) if shared else max(_task_rows(call.columns), _TOGETHER)
     on_threads(call.work, [(low, min(call.count, low + step)) for low in range(0, call.count, step)], x.size)
     return call.found
 
 
-def first_lane(x: Array, y: Array, forms: tuple[str, str]) -> int:
-    """The lane that is likely to suit rows such as these, for `compare_rows` of more of them: it costs as much as some rows."""
-    return _Call(x, y, forms, (np.inf, np.inf), None, None).suiting_lane()
+def first_way(x: Array, y: Array, forms: tuple[str, str]) -> Way:
+    """The way that is likely to suit rows such as these, for `compare_rows` of more of them: it costs as much as some rows."""
+    return _Call(x, y, forms, (np.inf, np.inf), None, None).suiting_way()

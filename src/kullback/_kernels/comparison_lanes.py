@@ -13,7 +13,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from .comparison_tile import SUMS, Tile
+from .comparison_tile import SHIFT, SUMS, Tile
 
 Array = Any
 
@@ -24,9 +24,9 @@ _TINY = float(np.finfo(np.float32).tiny)
 GOAL = 1e-5
 # Of logarithms: e^v beyond this multiplies what was rounded, or lost, in v.
 _STEEP = 20.0
-# A largest logit up to the first (and not below minus the second) need not be taken off before the exponential; up to the second, the
-# rounding of a factor log2(e) changes P and Q, alike, by less than 1e-6.
-_PLAIN, _SCALED = 40.0, 16.0
+# A largest logit up to the first (and not below the last) need not be taken off before the exponential; up to the second, the rounding of
+# its product with log2(e) changes P and Q, alike, and so every figure, by no more than 2e-6 of itself.
+_PLAIN, _SCALED, _LOW = 40.0, 32.0, -16.0
 _PLAIN_SQUARES = (float(np.exp(2.0 * _PLAIN)), float(np.exp(2.0 * _SCALED)))
 # Squares below this may have lost digits to underflow of float32, where weights are as small as e^-16.
 _SMALLEST = 1e-22
@@ -79,12 +79,12 @@ def _scaled() -> bool:
 
 def plain(tops: Array) -> bool:
     """May logits of which these are the largest be used as they are? Tiles see for themselves if some are too large."""
-    return bool(np.minimum.reduce(tops) >= -_SCALED and np.maximum.reduce(tops) <= (_SCALED if _scaled() else _PLAIN))
+    return bool(np.minimum.reduce(tops) >= _LOW and np.maximum.reduce(tops) <= (_SCALED if _scaled() else _PLAIN))
 
 
 def too_low(tops: Array, bases: Array) -> Array:
     """Rows that have been used as they are and should not have been."""
-    return (tops < -_SCALED) & (bases == 0.0)
+    return (tops < _LOW) & (bases == 0.0)
 
 
 def _weights(x: Array, places: Array, t: Tile) -> None:
@@ -102,10 +102,20 @@ def _weights(x: Array, places: Array, t: Tile) -> None:
     t.dot(0, t.E)
 
 
+def _difference(x: Array, y: Array, places: Array, t: Tile) -> None:
+    """d = y - x in t.v, or what is left without that of P's likeliest category."""
+    if not t.known.centred:
+        np.subtract(y, x, t.v)
+        return
+    t.shift[:] = y[t.index, places] - x[t.index, places]
+    t.shift[~np.isfinite(t.shift)] = 0.0
+    np.subtract(np.subtract(y, t.shift[:, None], t.wide, dtype=np.float64), x, t.v)
+
+
 def _weights_and_difference(x: Array, y: Array, places: Array, t: Tile, *, far: bool) -> Array:
-    """The same, and d = y - x in t.v; sum 1 of e d. If `far`, d in _LOG_UNIT and f/e in t.f; sum 2 of f. Returns these sums, roughly."""
+    """The same, and d of `_difference`; sum 1 of e d. If `far`, d in _LOG_UNIT and f/e in t.f; sum 2 of f. Returns these sums, roughly."""
     _weights(x, places, t)
-    np.subtract(y, x, t.v)
+    _difference(x, y, places, t)
     if far:
         if _scaled():
             np.multiply(t.v, _TO_LOG_UNIT, t.v)
@@ -178,7 +188,7 @@ TELLS_UNDERFLOW = _tells_underflow()
 #   KL(P||Q) = log k - E_P[d],   KL(Q||P) = E_Q[d] - log k,
 #   JS = log 2 + (E_Q[d] + log k - (E_P + E_Q)[w])/2,   which an error in that k leaves alone: its derivative to k is 0.
 # The errors are U times the logarithms' means, and some U of the sums, of f/e and of w, which are those of the pieces, by chance of either
-# sign: no piece having more than a share h of the weight, some U sqrt(h).
+# sign: no piece having more than a share h of the weight, some U sqrt(h). So are those of differences that are as large as log k.
 # From logits f is not needed: with m = e (f/e + k) = f + k e,  sum f d = sum m d - k sum e d  and  (E_P + E_Q)[w] = 2 E_M[w].
 # sums, logarithms in _LOG_UNIT: z, z k, e d, e w, f d, f w; from logits z, e d, z k, m d, m w
 
@@ -217,7 +227,7 @@ def _far_estimate(numbers: Array, logs: bool) -> Array:
 
 
 def _far_finish(numbers: Array, logs: bool) -> Figures:
-    highest, lowest, base, _, k, largest = numbers[SUMS:]
+    highest, lowest, base, _, k, shift, largest = numbers[SUMS:]
     by_p = numbers / numbers[0]  # all at once: for so few rows a call costs more than what it computes
     if logs:
         mean, ratio, cross, mixed = by_p[1:5]
@@ -231,11 +241,11 @@ def _far_finish(numbers: Array, logs: bool) -> Figures:
     kl_pq, kl_qp = gain - mean, mean_q - gain
     js = np.log(2.0) + 0.5 * (mean_q + log_k - mixed)
     # JS's second derivative to log k is within 1/2.
-    error = 4.0 * U * (np.sqrt(largest / numbers[0]) + kl_pq + kl_qp + np.abs(gain)) + 0.25 * (log_k - gain) ** 2
+    error = 4.0 * U * (np.sqrt(largest / numbers[0]) * (1.0 + np.abs(gain)) + kl_pq + kl_qp) + 0.25 * (log_k - gain) ** 2
     least = _least(kl_pq, kl_qp, js)
     fine = (least >= error / GOAL) & (least > 0.0) & (error < np.inf)  # sums of float32 may overflow
     fine &= _LOG_UNIT * highest - gain <= _STEEP if logs else lowest >= _TINY
-    return Figures(kl_pq, kl_qp, js, base + log_z, gain, fine)
+    return Figures(kl_pq, kl_qp, js, base + log_z, gain + shift, fine)
 
 
 def _least(*values: Array) -> Array:
@@ -295,7 +305,7 @@ def _mid_estimate(numbers: Array, logs: bool) -> Array:
 
 
 def _mid_finish(numbers: Array, logs: bool) -> Figures:
-    z, weighted, s, t, bent, mixed, _, highest, lowest, base, c, k, _ = numbers
+    z, weighted, s, t, bent, mixed, _, highest, lowest, base, c, k, shift, _ = numbers
     m, s, t, bent, mixed = weighted / z - c, s / z, t / z, bent / z, mixed / z
     mean = s + m
     gain, l = np.log1p(mean), -0.5 * mean / (1.0 + mean)
@@ -306,7 +316,7 @@ def _mid_finish(numbers: Array, logs: bool) -> Figures:
     # What is of first order: the distance of c from the mean, and what one figure takes from the others.
     fine &= least >= 8.0 * U / GOAL * (kl_pq + kl_qp + np.abs(m) + np.abs(mean) / (1.0 + np.abs(mean)))
     fine &= highest <= _STEEP if logs else lowest >= _TINY
-    return Figures(kl_pq, kl_qp, js, base + np.log(z), c + gain, fine)
+    return Figures(kl_pq, kl_qp, js, base + np.log(z), c + gain + shift, fine)
 
 
 # --- KL below 0.005 or so -----------------------------------------------------------------------------------------------------------------
@@ -357,7 +367,7 @@ def _near_estimate(numbers: Array, logs: bool) -> Array:
 
 
 def _near_finish(numbers: Array, logs: bool) -> Figures:
-    z, weighted, *powers, highest, lowest, base, c, deepest, _ = numbers
+    z, weighted, *powers, highest, lowest, base, c, deepest, shift, _ = numbers
     m1 = weighted / z - c
     m2, m3, m4, m5, m6 = (power / z for power in powers)
     rest = m2 / 2.0 + m3 / 6.0 + m4 / 24.0 + m5 / 120.0 + m6 / 720.0
@@ -378,7 +388,7 @@ def _near_finish(numbers: Array, logs: bool) -> Figures:
     fine &= (U * np.abs(c) <= GOAL / 3.0 * np.sqrt(m2)) & (x * x <= kl_pq) & (m2 >= _SMALLEST)
     same = (span == 0.0) & (c == 0.0) & (lowest >= 0.0) & (z > 0.0)
     kl_pq, kl_qp, js = (np.where(same, 0.0, value) for value in (kl_pq, kl_qp, js))
-    return Figures(kl_pq, kl_qp, js, base + np.log(z), c + gain, fine | same)
+    return Figures(kl_pq, kl_qp, js, base + np.log(z), c + gain + shift, fine | same)
 
 
 LANES = (
@@ -391,11 +401,35 @@ NEAR, MID, FAR = range(3)
 NEAR_BELOW = 0.005
 
 
-def suiting(lane: int, numbers: Array, logs: bool) -> int:
-    """The lane that would suit all rows of which `lane` has made these numbers. MID, which takes most of them, if none does."""
+class Way(NamedTuple):
+    """How to take rows: a lane, and whether what Q's logarithms are off by is to be taken off them first."""
+
+    lane: int
+    centred: bool = False
+
+
+def suiting(lane: int, numbers: Array, logs: bool) -> Way:
+    """The way that would suit all rows of which `lane` has made these numbers. MID, which takes most of them, if none does."""
     estimates = LANES[lane].estimate(numbers, logs)
     share = float(np.maximum.reduce(numbers[-1] / numbers[0]))
     # JS, about a quarter of KL, must pass its bound in FAR.
     if np.minimum.reduce(estimates) >= max(0.02, 0.15 * share**0.5):
-        return FAR
-    return NEAR if np.maximum.reduce(estimates) <= NEAR_BELOW else MID
+        best = FAR
+    else:
+        best = NEAR if np.maximum.reduce(estimates) <= NEAR_BELOW else MID
+    return Way(best, logs and bool((offset(lane, numbers) > allowed(best, numbers, estimates)).any()))
+
+
+def offset(lane: int, numbers: Array) -> Array:
+    """By how much Q's logarithms are above P's, or below, in rows of which `lane` has made these numbers."""
+    size = np.log(numbers[2] / numbers[0]) if lane == FAR else numbers[SUMS + 3]
+    return np.abs(size + numbers[SHIFT])
+
+
+def allowed(lane: int, numbers: Array, estimates: Array) -> Array:
+    """How large it may be, that rounding it leaves most of the error that `finish` of this lane takes for fine."""
+    if lane == FAR:
+        return GOAL / (64.0 * U) * estimates / np.sqrt(numbers[-1] / numbers[0])
+    if lane == MID:
+        return np.maximum(0.1, 3.0 * (np.sqrt(estimates / (4.0 * LEAST)) - 1.0))
+    return GOAL / (6.0 * U) * np.sqrt(2.0 * np.abs(estimates))

@@ -18,8 +18,9 @@ Array = Any
 _PIECE, _SHORT = 512, 128
 _ONES = np.ones(_PIECE, np.float32)
 # How many sums of a row there is room for, and what else `finish` needs; in all there is one number more.
-SUMS, MARKS = 7, 5
+SUMS, MARKS = 7, 6
 NUMBERS = SUMS + MARKS + 1
+BASE, SHIFT = SUMS + 2, SUMS + 5
 
 
 def _aligned(shape: tuple[int, ...]) -> Array:
@@ -41,26 +42,28 @@ def pieces_of(columns: int) -> tuple[int, int]:
 
 
 class Known:
-    """What holds for the rows at hand. `plain`: may logarithms be used without taking off the largest? `normal`: do probabilities sum to 1,
-    or nearly? `positive`: may Q's be taken for not negative, as someone else will see to it?"""
+    """What holds for the rows at hand. `plain`: may logarithms be used without taking off the largest? `centred`: is what Q's are off by to
+    be taken off their differences before these are rounded? `normal`: do probabilities sum to 1, or nearly? `positive`: may Q's be taken
+    for not negative, as someone else will see to it?"""
 
-    plain = normal = positive = False
+    plain = centred = normal = positive = False
 
 
 class Tile:
     """Some rows: their arrays, padded with zeros to whole pieces, lower case as rows, upper case as pieces for the sums; and where the sums
-    go, and the marks, which are 0 at first: the highest logarithm of a ratio, the lowest weight, what was taken off the logarithms, and two
-    constants."""
+    go, and the marks, which are 0 at first: the highest logarithm of a ratio, the lowest weight, what was taken off the logarithms, two
+    constants, and what was taken off the differences. `wide`, of float64, is where f and h are."""
 
-    def __init__(self, made: Array, columns: int, parts: Array, marks: Array, known: Known) -> None:
+    def __init__(self, made: Array, wide: Array, columns: int, parts: Array, marks: Array, known: Known) -> None:
         self.E, self.V, self.F, self.H = made
+        self.wide = wide[:, :columns]
         self.VF = made[1:3]
         self.e, self.v, self.f, self.h = made.reshape(*made.shape[:2], -1)[:, :, :columns]
         self.padded = made[0, 0].size > columns
         self.one = _ONES[: made.shape[3]]
         self.index = np.arange(made.shape[1])
         self.sums, self.pairs, self.firsts = list(parts), [parts[k : k + 2] for k in range(SUMS)], [parts[:k] for k in range(SUMS)]
-        self.highest, self.lowest, self.base, self.c, self.k = marks
+        self.highest, self.lowest, self.base, self.c, self.k, self.shift = marks
         self.k_column = self.k[:, None]
         self.known = known
 
@@ -89,6 +92,7 @@ class Room:
 
     def __init__(self, n: int, columns: int) -> None:
         self.made, self.columns, self.known = _aligned((4, n, *pieces_of(columns))), columns, Known()
+        self.wide = self.made[2:].reshape(-1).view(np.float64).reshape(n, -1)
         self._make(n)
 
     def _make(self, count: int) -> None:
@@ -107,7 +111,7 @@ class Room:
         found = self.tiles.get(low) if high - low == self.made.shape[1] else None
         if found is None:
             made, rows = self.made[:, : high - low], slice(low, high)
-            found = Tile(made, self.columns, self.parts[:, rows], self.marks[:, rows], self.known)
+            found = Tile(made, self.wide[: high - low], self.columns, self.parts[:, rows], self.marks[:, rows], self.known)
             if high - low == self.made.shape[1]:
                 self.tiles[low] = found
         return found
