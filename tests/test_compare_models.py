@@ -47,7 +47,7 @@ def close(found, expected, floor=0.0):
 @pytest.mark.parametrize("noise", [1e-4, 0.01, 0.1, 0.5, 2.0])
 @pytest.mark.parametrize("dtype", [np.float32, np.float64])
 def test_rows_from_logits(monkeypatch, rng, categories, noise, dtype):
-    monkeypatch.setattr(comparison, "_SMALL", 0)  # in the arrays' own dtype, as if there were more rows
+    monkeypatch.setattr(comparison, "SMALL", 0)  # in the arrays' own dtype, as if there were more rows
     p, q = pair(rng, 40, categories, noise, dtype=dtype)
     q += np.linspace(-50, 50, 40, dtype=dtype)[:, None]  # a constant changes nothing but the rounding of q, which is the caller's
     found = compare_rows(p, q, ("logits", "logits"), (1e-3, 1e-3))
@@ -322,7 +322,7 @@ def small_blocks(monkeypatch):
     """Of two tiles of four rows, of VOCABULARY categories each: many of them, and enough for threads."""
     monkeypatch.setattr(comparison, "_TILE", 4 * 4 * VOCABULARY)
     monkeypatch.setattr(comparison, "_BLOCK", 4 * 8 * VOCABULARY)
-    monkeypatch.setattr(comparison, "_SMALL", 0)
+    monkeypatch.setattr(comparison, "SMALL", 0)
     monkeypatch.setattr(cpu, "_THREADS_FROM", 0)
     monkeypatch.setattr(cpu, "_pool", None)
 
@@ -406,7 +406,7 @@ def test_more_categories_than_a_tile_holds(rng, form):
 
 def test_signs_of_probabilities(rng, monkeypatch):
     """A sign that only the search for the likeliest sees: where both are negative, their ratio tells nothing. Minus zero is zero."""
-    monkeypatch.setattr(comparison, "_SMALL", 0)
+    monkeypatch.setattr(comparison, "SMALL", 0)
     p, q = (softmax(x).astype(np.float32) for x in pair(rng, 40, 300, 1.0))
     p[3, 7], q[3, 7] = -1e-4, -1.5e-4
     p[5, 7] = q[5, 7] = -0.0

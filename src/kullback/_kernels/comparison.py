@@ -36,7 +36,7 @@ _BLOCK = 52 << 20
 _ROWS = 1 << 16
 # Up to so many elements float64 takes no time that anyone would notice, nor the general formula where this goal is missed: the same digits
 # on every machine.
-_SMALL, _SMALL_GOAL = 1 << 16, 1e-10
+SMALL, _SMALL_GOAL = 1 << 16, 1e-10
 # Rows by which the lane of the first tile is chosen.
 _TRIED = 4
 # Rows that a thread with a block of its own takes at a time, if they are more: what costs the same for one is done for all of them.
@@ -200,7 +200,7 @@ class _Call:
         reals, places = np.empty((5, self.count)), np.empty((2, self.count), np.intp)
         self.found = Rows(reals[0], reals[1], reals[2], places[0], places[1], reals[3], reals[4], np.zeros(self.count, bool))
         self.logs = forms[0] in LOG_FORMS
-        small = x.size <= _SMALL
+        small = x.size <= SMALL
         self.in_lanes, self.goal = self.logs == (forms[1] in LOG_FORMS) and not small, _SMALL_GOAL if small else GOAL
         self.height = _height(self.columns)
         self.normal = forms == ("probs", "probs")

@@ -109,7 +109,7 @@ def _difference(x: Array, y: Array, places: Array, t: Tile) -> None:
         return
     t.shift[:] = y[t.index, places] - x[t.index, places]
     t.shift[~np.isfinite(t.shift)] = 0.0
-    np.subtract(np.subtract(y, t.shift[:, None], t.wide, dtype=np.float64), x, t.v)
+    np.subtract(np.subtract(y, t.shift[:, None], t.known.wide(y.shape), dtype=np.float64), x, t.v)
 
 
 def _weights_and_difference(x: Array, y: Array, places: Array, t: Tile, *, far: bool) -> Array:

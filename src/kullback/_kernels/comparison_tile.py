@@ -47,16 +47,22 @@ class Known:
     for not negative, as someone else will see to it?"""
 
     plain = centred = normal = positive = False
+    _wide = np.empty((0, 0))
+
+    def wide(self, shape: tuple[int, int]) -> Array:
+        """An array of float64, which few need."""
+        if self._wide.shape[0] < shape[0] or self._wide.shape[1] != shape[1]:
+            self._wide = np.empty(shape)
+        return self._wide[: shape[0]]
 
 
 class Tile:
     """Some rows: their arrays, padded with zeros to whole pieces, lower case as rows, upper case as pieces for the sums; and where the sums
     go, and the marks, which are 0 at first: the highest logarithm of a ratio, the lowest weight, what was taken off the logarithms, two
-    constants, and what was taken off the differences. `wide`, of float64, is where f and h are."""
+    constants, and what was taken off the differences."""
 
-    def __init__(self, made: Array, wide: Array, columns: int, parts: Array, marks: Array, known: Known) -> None:
+    def __init__(self, made: Array, columns: int, parts: Array, marks: Array, known: Known) -> None:
         self.E, self.V, self.F, self.H = made
-        self.wide = wide[:, :columns]
         self.VF = made[1:3]
         self.e, self.v, self.f, self.h = made.reshape(*made.shape[:2], -1)[:, :, :columns]
         self.padded = made[0, 0].size > columns
@@ -92,7 +98,6 @@ class Room:
 
     def __init__(self, n: int, columns: int) -> None:
         self.made, self.columns, self.known = _aligned((4, n, *pieces_of(columns))), columns, Known()
-        self.wide = self.made[2:].reshape(-1).view(np.float64).reshape(n, -1)
         self._make(n)
 
     def _make(self, count: int) -> None:
@@ -111,7 +116,7 @@ class Room:
         found = self.tiles.get(low) if high - low == self.made.shape[1] else None
         if found is None:
             made, rows = self.made[:, : high - low], slice(low, high)
-            found = Tile(made, self.wide[: high - low], self.columns, self.parts[:, rows], self.marks[:, rows], self.known)
+            found = Tile(made, self.columns, self.parts[:, rows], self.marks[:, rows], self.known)
             if high - low == self.made.shape[1]:
                 self.tiles[low] = found
         return found
