@@ -1,6 +1,6 @@
 """Speed of `kullback compare` on files beside `kb.kl` on the same arrays in memory, and how its memory grows.
 
-    python benchmarks/compare.py [--rows 4096] [--categories 32768] [--rounds 5]
+    python benchmarks/compare.py [--size 134217728] [--categories 32000] [--rounds 5]
 
 Writes benchmarks/results/compare.csv and the tables in docs/compare.md. The comparison reads both files (from the page cache) and computes
 KL both ways, JS, top-1 agreement and Δp; kb.kl computes KL(P‖Q) only. Both run in every round; the best of each is shown, and the median
@@ -20,6 +20,7 @@ import sys
 import tempfile
 import time
 from pathlib import Path
+from typing import NamedTuple
 
 import numpy as np
 
@@ -82,36 +83,76 @@ def costs() -> dict[str, float]:
     return found
 
 
+class Case(NamedTuple):
+    """Logits of P are 2 N(0, 1) + level, those of Q these + noise N(0, 1) + shift; noise is 10^N(centre, 0.45) a row where it is None."""
+
+    form: str
+    noise: float | None
+    categories: int
+    dtype: str = "float32"
+    level: float = 0.0
+    shift: float = 0.0
+    centre: float = 0.0
+
+    def arrays(self, size: int, rng: np.random.Generator) -> tuple[np.ndarray, np.ndarray]:
+        p = 2 * rng.standard_normal((size // self.categories, self.categories), dtype=np.float32)
+        noise = np.minimum(3.0, 10 ** rng.normal(self.centre, 0.45, (len(p), 1))).astype(np.float32) if self.noise is None else self.noise
+        q = p + np.float32(noise) * rng.standard_normal(p.shape, dtype=np.float32)
+        if self.form == "logits":
+            p, q = p + np.float32(self.level), q + np.float32(self.level + self.shift)
+        else:
+            p, q = softmax(p), softmax(q)
+        return p.astype(self.dtype), q.astype(self.dtype)
+
+    def words(self) -> str:
+        about = (
+            ["rows differ"] * (self.noise is None)
+            + [f"both {self.level:+g}"] * bool(self.level)
+            + [f"Q {self.shift:+g}"] * bool(self.shift)
+        )
+        return ", ".join(about)
+
+
+def cases(categories: int) -> list[Case]:
+    """Rows alike, and rows as different as those of a model, from a close one (KL from 1e-6 to 1) to another; then other arrays."""
+    found = []
+    for form in ("logits", "probs"):
+        found += [Case(form, noise, categories) for noise in (0.015, 0.05, 0.1, 0.3, 0.7, 1.0, 2.0)]
+        found += [Case(form, None, categories, centre=centre) for centre in (-1.1, -0.5, -0.1)]
+    for form in ("logits", "probs"):
+        found += [Case(form, 0.7, other) for other in (1000, 50_257, 128_256, 151_936)]
+        found += [Case(form, noise, categories, "float64") for noise in (0.015, 0.1, 0.7)] + [Case(form, 0.7, 128_256, "float64")]
+    found += [Case("logits", 0.7, 128_256, "float16"), Case("logits", 0.7, 128_256, level=25.0), Case("logits", 2.0, 128_256, level=25.0)]
+    return found + [Case("logits", noise, 128_256, shift=shift) for noise in (0.015, 0.3, 0.7, 2.0) for shift in (0.5, 3.0)]
+
+
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("--rows", type=int, default=4096)
-    parser.add_argument("--categories", type=int, default=32768)
+    parser.add_argument("--size", type=int, default=1 << 27, help="numbers of either side")
+    parser.add_argument("--categories", type=int, default=32_000)
     parser.add_argument("--rounds", type=int, default=5)
     arguments = parser.parse_args()
-    rows, categories = arguments.rows, arguments.categories
+    categories = arguments.categories
     rng = np.random.default_rng(0)
-    p = 2 * rng.standard_normal((rows, categories), dtype=np.float32)
     found = []
     with tempfile.TemporaryDirectory() as folder:
         first, second = (os.path.join(folder, f"{name}.npy") for name in "pq")
-        # Rows alike, and rows as different as those of a model, from a close one (KL from 1e-6 to 1) to another.
-        alike = (0.015, 0.05, 0.1, 0.3, 0.7, 1.0, 2.0)
-        differing = [np.minimum(3.0, 10 ** rng.normal(centre, 0.45, (rows, 1))).astype(np.float32) for centre in (-1.1, -0.5, -0.1)]
-        for form, noise in ((form, noise) for form in ("logits", "probs") for noise in (*alike, *differing)):
-            q = p + np.float32(noise) * rng.standard_normal(p.shape, dtype=np.float32)
-            x, y = (p, q) if form == "logits" else (softmax(p), softmax(q))
+        for case in cases(categories):
+            x, y = case.arrays(arguments.size, rng)
+            form = case.form
             np.save(first, x)
             np.save(second, y)
             functions = [lambda f=form: kb.compare(first, second, form=f), lambda x=x, y=y, f=form: kb.kl(x, y, form=f)]
-            mean = f"{kb.kl(x, y, form=form).mean():.2g}"
-            row = {"form": form, "mean_kl": mean if isinstance(noise, float) else f"{mean}, rows differ"}
+            row = {"form": form, "dtype": case.dtype, "categories": f"{case.categories:,}", "about": case.words()}
+            row["mean_kl"] = f"{kb.kl(x, y, form=form).mean(dtype=np.float64):.2g}"
             for name, ((ours, theirs), speeds) in zip(("cpu", "wall"), measured(functions, arguments.rounds)):
-                row |= {f"compare_{name}_ns": f"{ours / p.size * 1e9:.2f}", f"kl_{name}_ns": f"{theirs / p.size * 1e9:.2f}"}
+                row |= {f"compare_{name}_ns": f"{ours / x.size * 1e9:.2f}", f"kl_{name}_ns": f"{theirs / x.size * 1e9:.2f}"}
                 row[f"speed_{name}"] = f"{speeds[0]:.0%}"
             found.append(row)
             print(row, flush=True)
         memory = []
-        for count in (rows // 4, rows // 2, rows):
+        p = 2 * rng.standard_normal((arguments.size // categories, categories), dtype=np.float32)
+        for count in (len(p) // 4, len(p) // 2, len(p)):
             np.save(first, p[:count])
             np.save(second, p[:count, ::-1])
             peak = float(subprocess.run([sys.executable, "-c", PEAK, first, second], capture_output=True, text=True, check=True).stdout)
@@ -121,15 +162,20 @@ def main() -> None:
         writer = csv.DictWriter(file, found[0].keys())
         writer.writeheader()
         writer.writerows(found)
-    keys = [key for key in found[0] if key not in ("form", "mean_kl")]
     passes = costs()
     lines = [
-        f"{platform.machine()}, {os.cpu_count()} cores; Python {platform.python_version()}, NumPy {np.__version__}; "
-        f"{rows} × {categories} float32. ns an element, the best: CPU on one thread, wall on all. Speed: the median over rounds.",
+        f"{platform.machine()}, {os.cpu_count()} cores; Python {platform.python_version()}, NumPy {np.__version__}; {arguments.size:,} "
+        f"numbers a side. ns a number, the best: CPU on one thread, wall on all. Speed: the median over {arguments.rounds} rounds.",
         "",
-        "| from | mean KL | `compare` on files, CPU | `kb.kl` in memory, CPU | speed | `compare`, wall | `kb.kl`, wall | speed |",
-        "|---|---|---|---|---|---|---|---|",
-        *(f"| {r['form']} | {r['mean_kl']} | {' | '.join(r[key] for key in keys)} |" for r in found),
+        "| from | numbers | categories | mean KL | | `compare` on files, CPU | `kb.kl` in memory, CPU | speed "
+        "| `compare`, wall | `kb.kl`, wall | speed |",
+        "|---|---|---|---|---|---|---|---|---|---|---|",
+        *(
+            f"| {r['form']} | {r['dtype']} | {r['categories']} | {r['mean_kl']} | {r['about']} | "
+            + " | ".join(value for key, value in r.items() if "cpu" in key or "wall" in key)
+            + " |"
+            for r in found
+        ),
         "",
         f"A pass over a tile, CPU ns an element: {', '.join(f'{name} {cost:.2f}' for name, cost in passes.items())}.",
         "",

@@ -14,7 +14,7 @@ import numpy as np
 
 from .._divergences import js, kl
 from .._forms import parse_form
-from .._kernels.comparison import SMALL, Rows, compare_rows
+from .._kernels.comparison import Rows, compare_rows, ready
 from .._kernels.comparison_lanes import Way
 from .llama import Pooled
 from .record import PERCENTILES, Calibration, ModelComparison, Perplexity, Share, Statistic, WorstRow
@@ -50,8 +50,7 @@ def compare_batch(
 ) -> Rows:
     """The figures of each row; NaN where a row holds NaN. What is no distribution raises. `way`, `shared` as in `compare_rows`."""
     tolerances = tuple(5e-2 if half else 1e-3 for half in halves)
-    if p.size <= SMALL:
-        p, q = p.astype(np.float64), q.astype(np.float64)
+    p, q = ready(p), ready(q)
     found = compare_rows(p, q, forms, (tolerances[0], tolerances[1]), chosen, way, shared)
     left = np.flatnonzero(~found.decided)
     # A few at a time: the general formula's arrays are many.

@@ -34,8 +34,8 @@ _TASK = 1 << 21
 _BLOCK = 52 << 20
 # And rows at most, there and in a tile or task: of few categories, what is kept of a row takes more than the row.
 _ROWS = 1 << 16
-# Up to so many elements float64 takes no time that anyone would notice, nor the general formula where this goal is missed: the same digits
-# on every machine.
+# Up to so many elements float64 takes no time that anyone would notice, nor the general formula where this goal is missed: more digits
+# than are shown.
 SMALL, _SMALL_GOAL = 1 << 16, 1e-10
 # Rows by which the lane of the first tile is chosen.
 _TRIED = 4
@@ -43,6 +43,7 @@ _TRIED = 4
 _TOGETHER = 1024
 _DOUBLE = 2.0**-53
 _BITS = {4: np.uint32, 8: np.uint64}
+_NATIVE = np.dtype(np.float32), np.dtype(np.float64)
 _last = threading.local()
 
 
@@ -143,7 +144,7 @@ def _in_float64(tile: _Tile) -> Rows:
     js = np.log(2.0) + log_zp - 0.5 * (mixed / zp + entropy_p + entropy_q)
 
     decided = tile.sums_to_one(log_zp, log_zq)
-    for value, size in ((kl_pq, mean_p), (kl_qp, mean_q), (js, entropy_p + entropy_q)):
+    for value, size in ((kl_pq, mean_p), (kl_qp, mean_q), (js, entropy_p + entropy_q + np.abs(log_zp) + np.abs(log_zq))):
         decided &= value >= (1.0 + np.abs(size)) * (8.0 * _DOUBLE / tile.goal)
     return Rows(kl_pq, kl_qp, js, *tile.tops, log_at[0] - log_zp, log_at[1] - log_zq, decided)
 
@@ -263,14 +264,14 @@ class _Call:
                 lane, known.centred = suiting(lane, room.numbers(low, high), self.logs)
                 tried[high:] = lane
         each, numbers = np.arange(start, stop), room.numbers(0, count)
+        if self.by_bits:
+            self.mind_signs(each, numbers)
         at = self.at(each)
         if self.logs:
-            low_ones = np.flatnonzero(too_low(at[0] if self.chosen is None else x[each, top_p[each]], numbers[BASE]))
-            for low in range(0, len(low_ones), height):
-                part = low_ones[low : low + height]
-                numbers[:, part] = self.again(Way(lane, known.centred), each[part], room)
-        elif self.by_bits:
-            self.mind_signs(each, numbers)
+            sunk = np.flatnonzero(too_low(at[0] if self.chosen is None else x[each, top_p[each]], numbers[BASE]))
+            for low in range(0, len(sunk), height):
+                part = sunk[low : low + height]
+                numbers[:, part], tried[part] = self.again(Way(lane, known.centred), each[part], room), lane
         return _Sums(each, numbers, tried, at)
 
     def mind_signs(self, rows: Array, numbers: Array) -> None:
@@ -299,6 +300,7 @@ class _Call:
             mine = tried == lane
             estimates[mine] = LANES[lane].estimate(numbers[:, mine], self.logs)
             offsets[mine] = offset(lane, numbers[:, mine]) if self.logs else 0.0
+        # In the lane that suits, if it was another, or with Q's offset taken off, if it was not. FAR is for tiles: MID takes what it takes.
         for lane, suited in ((NEAR, estimates < NEAR_BELOW), (MID, (estimates >= LEAST) & (estimates < np.inf))):
             centred = offsets > allowed(lane, numbers, estimates)
             left = suited & ~self.found.decided[rows] & ((tried != lane) | (centred & (numbers[SHIFT] == 0.0)))
@@ -328,12 +330,12 @@ class _Call:
         return np.array((self.x[rows, token], self.y[rows, token]), np.float64)
 
     def finish(self, lane: int, rows: Array, raw: Array, at: Array) -> None:
-        kl_pq, kl_qp, js, log_sum, log_ratio, fine = LANES[lane].finish(raw, self.logs)
+        kl_pq, kl_qp, js, base, log_z, fine = LANES[lane].finish(raw, self.logs)
         place: Any = slice(rows[0], rows[-1] + 1) if rows[-1] - rows[0] < len(rows) else rows
-        log_sums = np.array((log_sum, log_sum + log_ratio))
+        bases, log_sums = np.array((base, log_z))
         if self.limits is not None:
-            fine &= (np.abs(np.expm1(log_sums)) <= self.limits).all(0)
-        log_p, log_q = (at if self.logs else np.log(at)) - log_sums
+            fine &= (np.abs(np.expm1(bases + log_sums)) <= self.limits).all(0)
+        log_p, log_q = (at - bases if self.logs else np.log(at)) - log_sums
         found = self.found
         for out, value in zip((*found[:3], *found[5:]), (kl_pq, kl_qp, js, log_p, log_q, fine)):
             out[place] = value
@@ -352,6 +354,11 @@ class _Call:
                 out[part] = value
 
 
+def ready(x: Array) -> Array:
+    """x as numbers that can be compared: of float32 or float64, as the machine has them, and of float64 if there are few."""
+    return x if x.dtype in (_NATIVE if x.size > SMALL else _NATIVE[1:]) else x.astype(np.float64)
+
+
 def compare_rows(
     x: Array,
     y: Array,
@@ -361,7 +368,7 @@ def compare_rows(
     way: Way | None = None,
     shared: bool = True,
 ) -> Rows:
-    """Of two (rows, categories) arrays of float32 or float64. `chosen`: a category a row, the likeliest of x by default. `way`: what
+    """Of two (rows, categories) arrays, as `ready` has them. `chosen`: a category a row, the likeliest of x by default. `way`: what
     `first_way` has found for rows like these, if it was asked. `shared`: among threads, so in small tasks; not if each has its block."""
     call = _Call(x, y, forms, tolerances, chosen, way)
     if way is None and call.count > call.height:

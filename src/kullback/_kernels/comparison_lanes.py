@@ -13,7 +13,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from .comparison_tile import SHIFT, SUMS, Tile
+from .comparison_tile import LARGEST, SHIFT, SUMS, C, Tile
 
 Array = Any
 
@@ -30,6 +30,8 @@ _PLAIN, _SCALED, _LOW = 40.0, 32.0, -16.0
 _PLAIN_SQUARES = (float(np.exp(2.0 * _PLAIN)), float(np.exp(2.0 * _SCALED)))
 # Squares below this may have lost digits to underflow of float32, where weights are as small as e^-16.
 _SMALLEST = 1e-22
+# And where weights add up to less than this, counts or a base that was rounded, the smaller of them have lost digits.
+_LEAST_SUM = 1e-20
 
 
 def _fast(name: str) -> bool:
@@ -47,13 +49,13 @@ _log, _power, _LOG_UNIT = (np.log2, np.exp2, float(np.log(2.0))) if _fast("log2"
 
 
 class Figures(NamedTuple):
-    """One entry a row. The sum of the weights is e^(base) z for P, and e^(ratio) times that for Q."""
+    """One entry a row. The logarithms of the sums of P's and Q's weights are base + log_z, which are apart since base may be huge."""
 
     kl_pq: Array
     kl_qp: Array
     js: Array
-    log_sum: Array
-    log_ratio: Array
+    base: tuple[Array, Array]
+    log_z: tuple[Array, Array]
     fine: Array
 
 
@@ -150,7 +152,7 @@ def _weighted(t: Tile, far: bool) -> Array:
 
 def _ratio(x: Array, y: Array, t: Tile) -> None:
     """y/x in t.f, 1 for 0/0. The lowest weight is no less than the smallest normal number where no y/x is subnormal, which would have lost
-    digits, and no y negative; a negative x then makes a NaN of the logarithm."""
+    digits, and no y negative; a negative x then makes a NaN of the logarithm. If Q's may be taken for not negative, the processor tells."""
     if t.known.positive:
         try:
             with np.errstate(under="raise", invalid="raise"):
@@ -168,7 +170,7 @@ def _ratio(x: Array, y: Array, t: Tile) -> None:
 
 
 def _tells_underflow() -> bool:
-    """Not everywhere do processors, or what stands for them, keep count of it."""
+    """Of a quotient, and of one that is rounded to float32. Not everywhere do processors, or what stands for them, keep count of it."""
     small, out = np.full(64, _TINY), np.empty(64, np.float32)
     for dtype in (np.float32, np.float64):
         try:
@@ -183,12 +185,13 @@ def _tells_underflow() -> bool:
 TELLS_UNDERFLOW = _tells_underflow()
 
 
-# --- KL above 0.03, or 0.15 where few pieces have all the weight: sums as the definitions have them ---------------------------------------
+# --- KL above 0.04, or 0.15 where few pieces have all the weight: sums as the definitions have them ---------------------------------------
 # d = log(f/e) of weights e, f with sums z, z k;  w = log(f/e + k):
 #   KL(P||Q) = log k - E_P[d],   KL(Q||P) = E_Q[d] - log k,
 #   JS = log 2 + (E_Q[d] + log k - (E_P + E_Q)[w])/2,   which an error in that k leaves alone: its derivative to k is 0.
 # The errors are U times the logarithms' means, and some U of the sums, of f/e and of w, which are those of the pieces, by chance of either
-# sign: no piece having more than a share h of the weight, some U sqrt(h). So are those of differences that are as large as log k.
+# sign: no piece having more than a share h of the weight, some U sqrt(h). Where pieces repeat, they are all of one sign, and about U. Those
+# of f/e = e^d are as many times more as log k is.
 # From logits f is not needed: with m = e (f/e + k) = f + k e,  sum f d = sum m d - k sum e d  and  (E_P + E_Q)[w] = 2 E_M[w].
 # sums, logarithms in _LOG_UNIT: z, z k, e d, e w, f d, f w; from logits z, e d, z k, m d, m w
 
@@ -227,7 +230,7 @@ def _far_estimate(numbers: Array, logs: bool) -> Array:
 
 
 def _far_finish(numbers: Array, logs: bool) -> Figures:
-    highest, lowest, base, _, k, shift, largest = numbers[SUMS:]
+    highest, lowest, base, _, k, shift, _ = numbers[SUMS:]
     by_p = numbers / numbers[0]  # all at once: for so few rows a call costs more than what it computes
     if logs:
         mean, ratio, cross, mixed = by_p[1:5]
@@ -241,11 +244,16 @@ def _far_finish(numbers: Array, logs: bool) -> Figures:
     kl_pq, kl_qp = gain - mean, mean_q - gain
     js = np.log(2.0) + 0.5 * (mean_q + log_k - mixed)
     # JS's second derivative to log k is within 1/2.
-    error = 4.0 * U * (np.sqrt(largest / numbers[0]) * (1.0 + np.abs(gain)) + kl_pq + kl_qp) + 0.25 * (log_k - gain) ** 2
+    error = 4.0 * U * (_chance(numbers) * (1.0 + 1.5 * np.abs(gain)) + kl_pq + kl_qp) + 0.25 * (log_k - gain) ** 2
     least = _least(kl_pq, kl_qp, js)
-    fine = (least >= error / GOAL) & (least > 0.0) & (error < np.inf)  # sums of float32 may overflow
+    fine = (least >= error / GOAL) & (least > 0.0) & (error < np.inf) & (numbers[0] >= _LEAST_SUM)  # sums of float32 may overflow
     fine &= _LOG_UNIT * highest - gain <= _STEEP if logs else lowest >= _TINY
-    return Figures(kl_pq, kl_qp, js, base + log_z, gain + shift, fine)
+    return Figures(kl_pq, kl_qp, js, (base, base + shift), (log_z, log_z + gain), fine)
+
+
+def _chance(numbers: Array) -> Array:
+    """What is left of the errors of a row's pieces when they are added."""
+    return np.maximum(np.sqrt(numbers[LARGEST] / numbers[0]), 0.25)
 
 
 def _least(*values: Array) -> Array:
@@ -284,6 +292,9 @@ def _mid_probs(x: Array, y: Array, t: Tile) -> None:
     z, weighted = t.rough(2)
     np.subtract(t.f, 1.0, t.f)
     _mid_rest(t, e, p, weighted / z)
+    if e is not x and np.minimum.reduce(np.minimum.reduce(e, 1)) < _TINY:
+        # Of P's float64 weights float32 may have nothing left, or some digits, and Q as much as it likes there.
+        t.lowest[((x > 0.0) & (e < _TINY)).any(1)] = 0.0
 
 
 def _mid_rest(t: Tile, e: Array, p: Array, mean: Any) -> None:
@@ -315,8 +326,11 @@ def _mid_finish(numbers: Array, logs: bool) -> Figures:
     fine = least >= LEAST * (1.0 + np.abs(c) / 3.0) ** 2
     # What is of first order: the distance of c from the mean, and what one figure takes from the others.
     fine &= least >= 8.0 * U / GOAL * (kl_pq + kl_qp + np.abs(m) + np.abs(mean) / (1.0 + np.abs(mean)))
-    fine &= highest <= _STEEP if logs else lowest >= _TINY
-    return Figures(kl_pq, kl_qp, js, base + np.log(z), c + gain + shift, fine)
+    # Of counts 1 + mean is the ratio of their sums.
+    fine &= highest <= _STEEP if logs else (lowest >= _TINY) & (np.abs(mean) <= 0.5)
+    fine &= z >= _LEAST_SUM
+    log_z = np.log(z)
+    return Figures(kl_pq, kl_qp, js, (base, base + shift), (log_z, log_z + (c + gain)), fine)
 
 
 # --- KL below 0.005 or so -----------------------------------------------------------------------------------------------------------------
@@ -384,11 +398,13 @@ def _near_finish(numbers: Array, logs: bool) -> Figures:
     span = np.maximum(highest, -deepest)
     # The series' next terms are at most span M_6/420, beside M_2/2, and what follows them less.
     fine = (span <= 1.0) & (span * (1.0 + span) * m6 <= 420.0 / 4.0 * GOAL * m2) & (lowest >= 0.0)
-    # An error of U |c| in v; and the square of what is not centred.
-    fine &= (U * np.abs(c) <= GOAL / 3.0 * np.sqrt(m2)) & (x * x <= kl_pq) & (m2 >= _SMALLEST)
+    # An error of U |c| in v, or that of float64 before it; and the square of what is not centred.
+    rounded = np.where(shift == 0.0, 0.0, 2.0**-53 * (np.abs(shift) + np.abs(base) + _PLAIN))
+    fine &= (U * np.abs(c) + rounded <= GOAL / 3.0 * np.sqrt(m2)) & (x * x <= kl_pq) & (m2 >= _SMALLEST) & (z >= _LEAST_SUM)
     same = (span == 0.0) & (c == 0.0) & (lowest >= 0.0) & (z > 0.0)
     kl_pq, kl_qp, js = (np.where(same, 0.0, value) for value in (kl_pq, kl_qp, js))
-    return Figures(kl_pq, kl_qp, js, base + np.log(z), c + gain + shift, fine | same)
+    log_z = np.log(z)
+    return Figures(kl_pq, kl_qp, js, (base, base + shift), (log_z, log_z + (c + gain)), fine | same)
 
 
 LANES = (
@@ -411,9 +427,9 @@ class Way(NamedTuple):
 def suiting(lane: int, numbers: Array, logs: bool) -> Way:
     """The way that would suit all rows of which `lane` has made these numbers. MID, which takes most of them, if none does."""
     estimates = LANES[lane].estimate(numbers, logs)
-    share = float(np.maximum.reduce(numbers[-1] / numbers[0]))
+    share = float(np.maximum.reduce(numbers[LARGEST] / numbers[0]))
     # JS, about a quarter of KL, must pass its bound in FAR.
-    if np.minimum.reduce(estimates) >= max(0.02, 0.15 * share**0.5):
+    if np.minimum.reduce(estimates) >= max(0.04, 0.15 * share**0.5):
         best = FAR
     else:
         best = NEAR if np.maximum.reduce(estimates) <= NEAR_BELOW else MID
@@ -422,14 +438,15 @@ def suiting(lane: int, numbers: Array, logs: bool) -> Way:
 
 def offset(lane: int, numbers: Array) -> Array:
     """By how much Q's logarithms are above P's, or below, in rows of which `lane` has made these numbers."""
-    size = np.log(numbers[2] / numbers[0]) if lane == FAR else numbers[SUMS + 3]
+    size = np.log(numbers[2] / numbers[0]) if lane == FAR else numbers[C]
     return np.abs(size + numbers[SHIFT])
 
 
 def allowed(lane: int, numbers: Array, estimates: Array) -> Array:
     """How large it may be, that rounding it leaves most of the error that `finish` of this lane takes for fine."""
     if lane == FAR:
-        return GOAL / (64.0 * U) * estimates / np.sqrt(numbers[-1] / numbers[0])
+        js = estimates / (4.0 + 4.0 / 3.0 * estimates)  # or thereabouts
+        return ((0.95 * GOAL / (4.0 * U) * js - 2.0 * estimates) / _chance(numbers) - 1.0) / 1.5
     if lane == MID:
         return np.maximum(0.1, 3.0 * (np.sqrt(estimates / (4.0 * LEAST)) - 1.0))
     return GOAL / (6.0 * U) * np.sqrt(2.0 * np.abs(estimates))

@@ -17,10 +17,10 @@ Array = Any
 # Dot products are taken over pieces, as in `cpu_tiles`; these are longer, that there be fewer sums to add.
 _PIECE, _SHORT = 512, 128
 _ONES = np.ones(_PIECE, np.float32)
-# How many sums of a row there is room for, and what else `finish` needs; in all there is one number more.
+# How many sums of a row there is room for, and what else `finish` needs; in all there is one number more. And where some of these are.
 SUMS, MARKS = 7, 6
 NUMBERS = SUMS + MARKS + 1
-BASE, SHIFT = SUMS + 2, SUMS + 5
+BASE, C, SHIFT, LARGEST = SUMS + 2, SUMS + 3, SUMS + 5, SUMS + 6
 
 
 def _aligned(shape: tuple[int, ...]) -> Array:
