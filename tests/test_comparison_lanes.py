@@ -277,10 +277,10 @@ def test_pieces(columns):
 
 def test_rows_whose_pieces_are_alike(rng):
     """Their rounding errors do not cancel: a few values, again and again, at distances where FAR has the least to spare."""
-    for form in ("logits", "probs"):
+    for form, shift in (("logits", 0.0), ("logits", 3.0), ("logits", -12.0), ("probs", 0.0)):
         for period in (2, 3, 16):
             a = rng.standard_normal((100, period))
-            b = a + rng.uniform(0.2, 1.0, (100, 1)) * rng.standard_normal(a.shape)
+            b = a + rng.uniform(0.2, 1.0, (100, 1)) * rng.standard_normal(a.shape) + shift
             if form == "probs":
                 a, b = (softmax(side).astype(float) * period / 24_000 for side in (a, b))
             a, b = a.astype(np.float32), b.astype(np.float32)

@@ -190,8 +190,8 @@ TELLS_UNDERFLOW = _tells_underflow()
 #   KL(P||Q) = log k - E_P[d],   KL(Q||P) = E_Q[d] - log k,
 #   JS = log 2 + (E_Q[d] + log k - (E_P + E_Q)[w])/2,   which an error in that k leaves alone: its derivative to k is 0.
 # The errors are U times the logarithms' means, and some U of the sums, of f/e and of w, which are those of the pieces, by chance of either
-# sign: no piece having more than a share h of the weight, some U sqrt(h). Where pieces repeat, they are all of one sign, and about U. Those
-# of f/e = e^d are as many times more as log k is.
+# sign: no piece having more than a share h of the weight, some U sqrt(h). Where pieces repeat, they are all of one sign, and about U, and
+# those of f/e = e^d and of d's sums 2.5 log k times as much, at most (as rows of 2 to 64 values have it).
 # From logits f is not needed: with m = e (f/e + k) = f + k e,  sum f d = sum m d - k sum e d  and  (E_P + E_Q)[w] = 2 E_M[w].
 # sums, logarithms in _LOG_UNIT: z, z k, e d, e w, f d, f w; from logits z, e d, z k, m d, m w
 
@@ -244,7 +244,7 @@ def _far_finish(numbers: Array, logs: bool) -> Figures:
     kl_pq, kl_qp = gain - mean, mean_q - gain
     js = np.log(2.0) + 0.5 * (mean_q + log_k - mixed)
     # JS's second derivative to log k is within 1/2.
-    error = 4.0 * U * (_chance(numbers) * (1.0 + 1.5 * np.abs(gain)) + kl_pq + kl_qp) + 0.25 * (log_k - gain) ** 2
+    error = 4.0 * U * (_chance(numbers) * (1.0 + 2.5 * np.abs(gain)) + kl_pq + kl_qp) + 0.25 * (log_k - gain) ** 2
     least = _least(kl_pq, kl_qp, js)
     fine = (least >= error / GOAL) & (least > 0.0) & (error < np.inf) & (numbers[0] >= _LEAST_SUM)  # sums of float32 may overflow
     fine &= _LOG_UNIT * highest - gain <= _STEEP if logs else lowest >= _TINY
@@ -446,7 +446,7 @@ def allowed(lane: int, numbers: Array, estimates: Array) -> Array:
     """How large it may be, that rounding it leaves most of the error that `finish` of this lane takes for fine."""
     if lane == FAR:
         js = estimates / (4.0 + 4.0 / 3.0 * estimates)  # or thereabouts
-        return ((0.95 * GOAL / (4.0 * U) * js - 2.0 * estimates) / _chance(numbers) - 1.0) / 1.5
+        return ((0.95 * GOAL / (4.0 * U) * js - 2.0 * estimates) / _chance(numbers) - 1.0) / 2.5
     if lane == MID:
         return np.maximum(0.1, 3.0 * (np.sqrt(estimates / (4.0 * LEAST)) - 1.0))
     return GOAL / (6.0 * U) * np.sqrt(2.0 * np.abs(estimates))
