@@ -244,16 +244,18 @@ def _far_finish(numbers: Array, logs: bool) -> Figures:
     kl_pq, kl_qp = gain - mean, mean_q - gain
     js = np.log(2.0) + 0.5 * (mean_q + log_k - mixed)
     # JS's second derivative to log k is within 1/2.
-    error = 4.0 * U * (_chance(numbers) * (1.0 + 2.5 * np.abs(gain)) + kl_pq + kl_qp) + 0.25 * (log_k - gain) ** 2
+    sums, differences = _chances(numbers)
+    error = 4.0 * U * (sums + differences * np.abs(gain) + kl_pq + kl_qp) + 0.25 * (log_k - gain) ** 2
     least = _least(kl_pq, kl_qp, js)
     fine = (least >= error / GOAL) & (least > 0.0) & (error < np.inf) & (numbers[0] >= _LEAST_SUM)  # sums of float32 may overflow
     fine &= _LOG_UNIT * highest - gain <= _STEEP if logs else lowest >= _TINY
     return Figures(kl_pq, kl_qp, js, (base, base + shift), (log_z, log_z + gain), fine)
 
 
-def _chance(numbers: Array) -> Array:
-    """What is left of the errors of a row's pieces when they are added."""
-    return np.maximum(np.sqrt(numbers[LARGEST] / numbers[0]), 0.25)
+def _chances(numbers: Array) -> tuple[Array, Array]:
+    """What is left of the errors of a row's pieces when they are added: of those of the sums, and of those of differences."""
+    sums = np.maximum(np.sqrt(numbers[LARGEST] / numbers[0]), 0.25)
+    return sums, np.minimum(2.5 * sums, 1.0)
 
 
 def _least(*values: Array) -> Array:
@@ -446,7 +448,8 @@ def allowed(lane: int, numbers: Array, estimates: Array) -> Array:
     """How large it may be, that rounding it leaves most of the error that `finish` of this lane takes for fine."""
     if lane == FAR:
         js = estimates / (4.0 + 4.0 / 3.0 * estimates)  # or thereabouts
-        return ((0.95 * GOAL / (4.0 * U) * js - 2.0 * estimates) / _chance(numbers) - 1.0) / 2.5
+        sums, differences = _chances(numbers)
+        return (0.95 * GOAL / (4.0 * U) * js - 2.0 * estimates - sums) / differences
     if lane == MID:
         return np.maximum(0.1, 3.0 * (np.sqrt(estimates / (4.0 * LEAST)) - 1.0))
     return GOAL / (6.0 * U) * np.sqrt(2.0 * np.abs(estimates))
