@@ -24,10 +24,10 @@ _TINY = float(np.finfo(np.float32).tiny)
 GOAL = 1e-5
 # Of logarithms: e^v beyond this multiplies what was rounded, or lost, in v.
 _STEEP = 20.0
-# A largest logit up to the first (and not below the last) need not be taken off before the exponential; up to the second, the rounding of
-# its product with log2(e) changes P and Q, alike, and so every figure, by no more than 2e-6 of itself.
-_PLAIN, _SCALED, _LOW = 40.0, 32.0, -16.0
-_PLAIN_SQUARES = (float(np.exp(2.0 * _PLAIN)), float(np.exp(2.0 * _SCALED)))
+# Logits of which the largest is within these need not be taken off before the exponential: the rounding of their products with log2(e)
+# changes P and Q, alike, and so every figure, by no more than 3e-6 of itself.
+_HIGH, _LOW = 40.0, -16.0
+_HIGH_SQUARES = float(np.exp(2.0 * _HIGH))
 # Squares below this may have lost digits to underflow of float32, where weights are as small as e^-16.
 _SMALLEST = 1e-22
 # And where weights add up to less than this, counts or a base that was rounded, the smaller of them have lost digits.
@@ -81,7 +81,7 @@ def _scaled() -> bool:
 
 def plain(tops: Array) -> bool:
     """May logits of which these are the largest be used as they are? Tiles see for themselves if some are too large."""
-    return bool(np.minimum.reduce(tops) >= _LOW and np.maximum.reduce(tops) <= (_SCALED if _scaled() else _PLAIN))
+    return bool(np.minimum.reduce(tops) >= _LOW and np.maximum.reduce(tops) <= _HIGH)
 
 
 def too_low(tops: Array, bases: Array) -> Array:
@@ -124,7 +124,7 @@ def _weights_and_difference(x: Array, y: Array, places: Array, t: Tile, *, far: 
         _power(t.v, t.f)
     found = _weighted(t, far)
     squares = np.vdot(found, found)
-    if squares <= _PLAIN_SQUARES[_scaled()]:
+    if squares <= _HIGH_SQUARES:
         return found
     # NaN, or more than sums are where no logit is above what may be used as it is.
     if t.known.plain:
@@ -294,8 +294,8 @@ def _mid_probs(x: Array, y: Array, t: Tile) -> None:
     z, weighted = t.rough(2)
     np.subtract(t.f, 1.0, t.f)
     _mid_rest(t, e, p, weighted / z)
-    if e is not x and np.minimum.reduce(np.minimum.reduce(e, 1)) < _TINY:
-        # Of P's float64 weights float32 may have nothing left, or some digits, and Q as much as it likes there.
+    if x.dtype != np.float32 and np.minimum.reduce(np.minimum.reduce(e, 1)) < _TINY:
+        # Of P's weights float32 may have nothing left, or some digits, and Q as much as it likes there.
         t.lowest[((x > 0.0) & (e < _TINY)).any(1)] = 0.0
 
 
@@ -401,7 +401,7 @@ def _near_finish(numbers: Array, logs: bool) -> Figures:
     # The series' next terms are at most span M_6/420, beside M_2/2, and what follows them less.
     fine = (span <= 1.0) & (span * (1.0 + span) * m6 <= 420.0 / 4.0 * GOAL * m2) & (lowest >= 0.0)
     # An error of U |c| in v, or that of float64 before it; and the square of what is not centred.
-    rounded = np.where(shift == 0.0, 0.0, 2.0**-53 * (np.abs(shift) + np.abs(base) + _PLAIN))
+    rounded = np.where(shift == 0.0, 0.0, 2.0**-53 * (np.abs(shift) + np.abs(base) + _HIGH))
     fine &= (U * np.abs(c) + rounded <= GOAL / 3.0 * np.sqrt(m2)) & (x * x <= kl_pq) & (m2 >= _SMALLEST) & (z >= _LEAST_SUM)
     same = (span == 0.0) & (c == 0.0) & (lowest >= 0.0) & (z > 0.0)
     kl_pq, kl_qp, js = (np.where(same, 0.0, value) for value in (kl_pq, kl_qp, js))

@@ -14,9 +14,9 @@ from .cpu_tiles import _vecdot
 
 Array = Any
 
-# Dot products are taken over pieces, as in `cpu_tiles`; these are longer, that there be fewer sums to add.
-_PIECE, _SHORT = 512, 128
-_ONES = np.ones(_PIECE, np.float32)
+# Dot products are taken over pieces, as in `cpu_tiles`, of whole lines of the cache: the best first, and no longer than the last.
+_PIECES = (256, 320, 192, 384, 128, 512)
+_ONES = np.ones(_PIECES[-1], np.float32)
 # How many sums of a row there is room for, and what else `finish` needs; in all there is one number more. And where some of these are.
 SUMS, MARKS = 7, 6
 NUMBERS = SUMS + MARKS + 1
@@ -34,11 +34,12 @@ def _aligned(shape: tuple[int, ...]) -> Array:
 
 def pieces_of(columns: int) -> tuple[int, int]:
     """How many pieces a row has, and their length: without padding, for which rows of probabilities would be copied, if that can be."""
-    fewest = -(-columns // _PIECE)
-    for count in range(fewest, max(fewest, columns // _SHORT) + 1):
-        if columns % count == 0:
-            return count, columns // count
-    return fewest, -(-columns // fewest // 16) * 16  # each row at a line of the cache
+    if columns <= _PIECES[-1]:
+        return 1, columns
+    for length in (*_PIECES, *range(_PIECES[-1], _PIECES[-2], -1)):
+        if columns % length == 0:
+            return columns // length, length
+    return -(-columns // _PIECES[0]), _PIECES[0]
 
 
 class Known:
