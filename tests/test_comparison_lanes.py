@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import platform
 from concurrent.futures import ThreadPoolExecutor
 
 import mpmath
@@ -10,7 +11,7 @@ import pytest
 
 from dumps import softmax, truth
 from kullback._compare.comparison import compare_batch
-from kullback._kernels import comparison, comparison_lanes
+from kullback._kernels import comparison, comparison_lanes, comparison_tile
 from kullback._kernels.comparison import compare_rows
 from kullback._kernels.comparison_lanes import FAR, GOAL, LANES, MID, NEAR, Way, plain
 from kullback._kernels.comparison_tile import Room, pieces_of
@@ -239,9 +240,17 @@ def test_float64_goes_through_the_lanes(rng, monkeypatch, form, dtypes):
         np.testing.assert_allclose(values, right, rtol=GOAL)
 
 
+@pytest.mark.skipif(platform.machine() != "x86_64", reason="other processors need not tell")
+def test_this_processor_tells_of_underflow():
+    assert comparison_tile.TELLS_UNDERFLOW
+
+
+@pytest.mark.parametrize("told", [True, False])
 @pytest.mark.parametrize("small", [1e-40, 1e-60, 1e-200])
-def test_float64_that_float32_has_not(rng, small):
-    """Probabilities too small for it, and with them ratios too small or too large."""
+def test_float64_that_float32_has_not(rng, monkeypatch, small, told):
+    """Probabilities too small for it, and with them ratios too small or too large; also on processors that do not tell of that."""
+    for module in (comparison, comparison_tile):
+        monkeypatch.setattr(module, "TELLS_UNDERFLOW", told and comparison_tile.TELLS_UNDERFLOW)
     p, q = (softmax(rng.standard_normal((50, 300))).astype(float) for _ in "pq")
     p[:20, 5] = q[10:30, 7] = small
     q[30:] = p[30:] * np.exp(0.08 * rng.standard_normal((20, 300)))

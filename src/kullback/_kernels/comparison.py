@@ -14,8 +14,8 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from .comparison_lanes import FAR, GOAL, LANES, LEAST, MID, NEAR, NEAR_BELOW, TELLS_UNDERFLOW, Way, allowed, offset, plain, suiting, too_low
-from .comparison_tile import BASE, SHIFT, Room
+from .comparison_lanes import FAR, GOAL, LANES, LEAST, MID, NEAR, NEAR_BELOW, Way, allowed, offset, plain, suiting, too_low
+from .comparison_tile import BASE, SHIFT, TELLS_UNDERFLOW, Room
 from .cpu import _Buffers, on_threads, thread_count
 from .cpu_tiles import _ONES, PIECE, _vecdot
 

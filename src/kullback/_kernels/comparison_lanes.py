@@ -169,23 +169,7 @@ def _ratio(x: Array, y: Array, t: Tile) -> None:
         t.lowest[:] = np.minimum.reduce(np.where(absent, np.inf, y), 1)
 
 
-def _tells_underflow() -> bool:
-    """Of a quotient, and of one that is rounded to float32. Not everywhere do processors, or what stands for them, keep count of it."""
-    small, out = np.full(64, _TINY), np.empty(64, np.float32)
-    for dtype in (np.float32, np.float64):
-        try:
-            with np.errstate(under="raise"):
-                np.divide(small.astype(dtype), dtype(3.0), out)
-            return False
-        except FloatingPointError:
-            pass
-    return True
-
-
-TELLS_UNDERFLOW = _tells_underflow()
-
-
-# --- KL above 0.04, or 0.15 where few pieces have all the weight: sums as the definitions have them ---------------------------------------
+# --- KL above 0.06, or 0.15 where few pieces have all the weight: sums as the definitions have them ---------------------------------------
 # d = log(f/e) of weights e, f with sums z, z k;  w = log(f/e + k):
 #   KL(P||Q) = log k - E_P[d],   KL(Q||P) = E_Q[d] - log k,
 #   JS = log 2 + (E_Q[d] + log k - (E_P + E_Q)[w])/2,   which an error in that k leaves alone: its derivative to k is 0.
@@ -193,7 +177,8 @@ TELLS_UNDERFLOW = _tells_underflow()
 # sign: no piece having more than a share h of the weight, some U sqrt(h). Where pieces repeat, they are all of one sign, and about U, and
 # those of f/e = e^d and of d's sums 2.5 log k times as much, at most (as rows of 2 to 64 values have it).
 # From logits f is not needed: with m = e (f/e + k) = f + k e,  sum f d = sum m d - k sum e d  and  (E_P + E_Q)[w] = 2 E_M[w].
-# sums, logarithms in _LOG_UNIT: z, z k, e d, e w, f d, f w; from logits z, e d, z k, m d, m w
+# sums, logarithms in _LOG_UNIT: z, z k, e d, e w, f d, f w; from logits z, e d, z k, m d, m w; the first constant is what the rounding of
+# the weights adds to the errors of the sums
 
 
 def _far_logs(x: Array, y: Array, places: Array, t: Tile) -> None:
@@ -207,10 +192,14 @@ def _far_logs(x: Array, y: Array, places: Array, t: Tile) -> None:
 
 
 def _far_probs(x: Array, y: Array, t: Tile) -> None:
-    (_, p), (_, q) = t.weights(x, t.e, t.E), t.weights(y, t.h, t.H)
+    (e, p, kept_p), (h, q, kept_q) = t.weights(x, t.e, t.E), t.weights(y, t.h, t.H)
     t.dot(0, p)
     t.dot(1, q)
-    _ratio(x, y, t)
+    if kept_p and kept_q:
+        _ratio(e, h, t)  # of float64 numbers that were rounded, in a third of the time
+        t.c[:] = 0.0 if x.dtype == y.dtype == np.float32 else 0.5
+    else:
+        _ratio(x, y, t)
     _log(t.f, t.v)
     if t.known.normal:
         t.k[:] = 1.0
@@ -230,7 +219,7 @@ def _far_estimate(numbers: Array, logs: bool) -> Array:
 
 
 def _far_finish(numbers: Array, logs: bool) -> Figures:
-    highest, lowest, base, _, k, shift, _ = numbers[SUMS:]
+    highest, lowest, base, rounded, k, shift, _ = numbers[SUMS:]
     by_p = numbers / numbers[0]  # all at once: for so few rows a call costs more than what it computes
     if logs:
         mean, ratio, cross, mixed = by_p[1:5]
@@ -245,7 +234,7 @@ def _far_finish(numbers: Array, logs: bool) -> Figures:
     js = np.log(2.0) + 0.5 * (mean_q + log_k - mixed)
     # JS's second derivative to log k is within 1/2.
     sums, differences = _chances(numbers)
-    error = 4.0 * U * (sums + differences * np.abs(gain) + kl_pq + kl_qp) + 0.25 * (log_k - gain) ** 2
+    error = 4.0 * U * ((1.0 + rounded) * sums + differences * np.abs(gain) + kl_pq + kl_qp) + 0.25 * (log_k - gain) ** 2
     least = _least(kl_pq, kl_qp, js)
     fine = (least >= error / GOAL) & (least > 0.0) & (error < np.inf) & (numbers[0] >= _LEAST_SUM)  # sums of float32 may overflow
     fine &= _LOG_UNIT * highest - gain <= _STEEP if logs else lowest >= _TINY
@@ -284,7 +273,7 @@ def _mid_logs(x: Array, y: Array, places: Array, t: Tile) -> None:
 
 
 def _mid_probs(x: Array, y: Array, t: Tile) -> None:
-    e, p = t.weights(x, t.e, t.E)
+    e, p, kept = t.weights(x, t.e, t.E)
     _ratio(x, y, t)
     _log(t.f, t.v)
     if _scaled():
@@ -294,7 +283,7 @@ def _mid_probs(x: Array, y: Array, t: Tile) -> None:
     z, weighted = t.rough(2)
     np.subtract(t.f, 1.0, t.f)
     _mid_rest(t, e, p, weighted / z)
-    if x.dtype != np.float32 and np.minimum.reduce(np.minimum.reduce(e, 1)) < _TINY:
+    if not kept:
         # Of P's weights float32 may have nothing left, or some digits, and Q as much as it likes there.
         t.lowest[((x > 0.0) & (e < _TINY)).any(1)] = 0.0
 
@@ -352,7 +341,7 @@ def _near_logs(x: Array, y: Array, places: Array, t: Tile) -> None:
 
 
 def _near_probs(x: Array, y: Array, t: Tile) -> None:
-    e, p = t.weights(x, t.e, t.E)
+    e, p, _ = t.weights(x, t.e, t.E)
     np.subtract(y, x, t.v)
     np.divide(t.v, e, t.v)
     np.log1p(t.v, t.v)
@@ -431,7 +420,7 @@ def suiting(lane: int, numbers: Array, logs: bool) -> Way:
     estimates = LANES[lane].estimate(numbers, logs)
     share = float(np.maximum.reduce(numbers[LARGEST] / numbers[0]))
     # JS, about a quarter of KL, must pass its bound in FAR.
-    if np.minimum.reduce(estimates) >= max(0.04, 0.15 * share**0.5):
+    if np.minimum.reduce(estimates) >= max(0.06, 0.15 * share**0.5):
         best = FAR
     else:
         best = NEAR if np.maximum.reduce(estimates) <= NEAR_BELOW else MID

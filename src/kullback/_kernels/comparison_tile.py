@@ -32,6 +32,27 @@ def _aligned(shape: tuple[int, ...]) -> Array:
     return room[start : start + size].view(np.float32).reshape(shape)
 
 
+def _tells_underflow() -> bool:
+    """In quotients, also rounded to float32, and in rounding alone: not everywhere do processors, or what stands for them, keep count."""
+    small, out = np.full(64, float(np.finfo(np.float32).tiny) / 3.0), np.empty(64, np.float32)
+    three = 3.0 * small
+    for attempt in (
+        lambda: np.divide(three.astype(np.float32), np.float32(3.0), out),
+        lambda: np.divide(three, 3.0, out),
+        lambda: np.copyto(out, small, "same_kind"),
+    ):
+        try:
+            with np.errstate(under="raise"):
+                attempt()
+            return False
+        except FloatingPointError:
+            pass
+    return True
+
+
+TELLS_UNDERFLOW = _tells_underflow()
+
+
 def pieces_of(columns: int) -> tuple[int, int]:
     """How many pieces a row has, and their length: without padding, for which rows of probabilities would be copied, if that can be."""
     if columns <= _PIECES[-1]:
@@ -86,12 +107,20 @@ class Tile:
         """The first sums in float32: good enough for constants that only need to be near."""
         return np.add.reduce(self.firsts[count], 2)
 
-    def weights(self, x: Array, body: Array, pieces: Array) -> tuple[Array, Array]:
-        """x as rows and as pieces, of float32: itself, or a padded copy in `body`."""
+    def weights(self, x: Array, body: Array, pieces: Array) -> tuple[Array, Array, bool]:
+        """x as rows and as pieces, of float32: itself, or a padded copy in `body`. And has float32 all of its small numbers?"""
         if x.dtype == np.float32 and not self.padded and x.flags.c_contiguous:
-            return x, x.reshape(pieces.shape)
+            return x, x.reshape(pieces.shape), True
+        kept = x.dtype == np.float32
+        if not kept and TELLS_UNDERFLOW:
+            try:
+                with np.errstate(under="raise"):
+                    np.copyto(body, x, "same_kind")
+                return body, pieces, True
+            except FloatingPointError:
+                pass
         np.copyto(body, x, "same_kind")
-        return body, pieces
+        return body, pieces, kept
 
 
 class Room:
