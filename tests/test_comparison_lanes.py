@@ -85,12 +85,12 @@ def test_what_a_lane_calls_fine_is_within_its_goal(rng, lane, form, centred, dty
 
 @pytest.mark.parametrize("form", ["logits", "probs"])
 def test_far_takes_more_where_the_weight_is_spread(rng, form):
-    """Rounding errors of many pieces are by chance of either sign: KL from 0.04 on. Not so where one category has most of the weight."""
+    """Rounding errors of many pieces are by chance of either sign: KL from 0.05 on. Not so where one category has most of the weight."""
     a = 2.0 * rng.standard_normal((12, 20_000))
     b = a + rng.uniform(0.25, 0.5, (12, 1)) * rng.standard_normal(a.shape)
     peaked_a, peaked_b = a.copy(), b.copy()
     peaked_a[:, 7], peaked_b[:, 7] = 16.0, 15.5
-    for x, y, least in ((a, b, 0.04), (peaked_a, peaked_b, 0.15)):
+    for x, y, least in ((a, b, 0.05), (peaked_a, peaked_b, 0.15)):
         if form == "probs":
             x, y = (softmax(side) for side in (x, y))
         x, y = x.astype(np.float32), y.astype(np.float32)

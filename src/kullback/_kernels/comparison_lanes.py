@@ -174,8 +174,8 @@ def _ratio(x: Array, y: Array, t: Tile) -> None:
 #   KL(P||Q) = log k - E_P[d],   KL(Q||P) = E_Q[d] - log k,
 #   JS = log 2 + (E_Q[d] + log k - (E_P + E_Q)[w])/2,   which an error in that k leaves alone: its derivative to k is 0.
 # The errors are U times the logarithms' means, and some U of the sums, of f/e and of w, which are those of the pieces, by chance of either
-# sign: no piece having more than a share h of the weight, some U sqrt(h). Where pieces repeat, they are all of one sign, and about U, and
-# those of f/e = e^d and of d's sums 2.5 log k times as much, at most (as rows of 2 to 64 values have it).
+# sign: no piece having more than a share h of the weight, some U sqrt(h). Where pieces repeat, all are of one sign: up to 3 U, in rows of 2
+# to 64 values, and twice log k as much from differences d.
 # From logits f is not needed: with m = e (f/e + k) = f + k e,  sum f d = sum m d - k sum e d  and  (E_P + E_Q)[w] = 2 E_M[w].
 # sums, logarithms in _LOG_UNIT: z, z k, e d, e w, f d, f w; from logits z, e d, z k, m d, m w; the first constant is what the rounding of
 # the weights adds to the errors of the sums
@@ -243,8 +243,8 @@ def _far_finish(numbers: Array, logs: bool) -> Figures:
 
 def _chances(numbers: Array) -> tuple[Array, Array]:
     """What is left of the errors of a row's pieces when they are added: of those of the sums, and of those of differences."""
-    sums = np.maximum(np.sqrt(numbers[LARGEST] / numbers[0]), 0.25)
-    return sums, np.minimum(2.5 * sums, 1.0)
+    sums = np.maximum(np.sqrt(numbers[LARGEST] / numbers[0]), 0.3)
+    return sums, np.minimum(2.0 * sums, 1.0)
 
 
 def _least(*values: Array) -> Array:
