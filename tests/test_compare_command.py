@@ -17,7 +17,8 @@ import pytest
 
 import kullback as kb
 from dumps import softmax, truth, write_llama
-from kullback._cli import main
+from kullback._cli import compare, main
+from kullback._kernels import compiled
 from kullback._read import ReadError
 from kullback._report import page
 from test_cli import ENVIRONMENT, command, on_a_terminal
@@ -265,3 +266,13 @@ def test_errors_are_value_errors(here):
     assert issubclass(ReadError, ValueError)
     with pytest.raises(ValueError, match="there is no file nope"):
         kb.compare("nope", "q.npy")
+
+
+def test_a_slow_comparison_without_the_compiled_kernel_is_explained(run, here, monkeypatch):
+    monkeypatch.setattr(compiled, "compare", None)
+    assert run("p.npy", "q.npy", "--form", "logits")[2] == ""  # not slow
+    monkeypatch.setattr(compare, "_LONG", 0.0)
+    code, out, err = run("p.npy", "q.npy", "--form", "logits", "--json")
+    assert code == 0
+    assert json.loads(out)["rows"] == 40
+    assert re.fullmatch(r"kullback compare: installed without its compiled kernel.*C compiler.*\n", err)

@@ -10,9 +10,13 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import Any
 
+from .._kernels import compiled
 from .._read import ReadError
 from . import compare_tables
 from .shared import base, positive, write
+
+# Seconds after which a person asks what takes so long.
+_LONG = 10.0
 
 
 def add(commands: Any) -> None:
@@ -115,8 +119,9 @@ def _compare(arguments: argparse.Namespace) -> Any:
     if given:
         raise ReadError(f"--{given[0]} is for tables, and these are model outputs")
     form = None if arguments.form is None else tuple(part.strip() for part in arguments.form.split(","))
+    begin = time.monotonic()
     with _progress() as progress:
-        return compare_models(
+        found = compare_models(
             arguments.p,
             arguments.q,
             form=form if form is None or len(form) == 2 else arguments.form.strip(),
@@ -126,6 +131,13 @@ def _compare(arguments: argparse.Namespace) -> Any:
             allow_partial=arguments.allow_partial,
             progress=progress,
         )
+    if time.monotonic() - begin > _LONG and compiled.compare is None:
+        print(
+            "kullback compare: installed without its compiled kernel, this took several times as long as it need have; "
+            "with a C compiler, install kullback again (pip install --force-reinstall --no-cache-dir)",
+            file=sys.stderr,
+        )
+    return found
 
 
 def _as_options(message: str) -> str:

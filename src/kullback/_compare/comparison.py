@@ -15,7 +15,6 @@ import numpy as np
 from .._divergences import js, kl
 from .._forms import parse_form
 from .._kernels.comparison import Rows, compare_rows, ready
-from .._kernels.comparison_lanes import Way
 from .llama import Pooled
 from .record import PERCENTILES, Calibration, ModelComparison, Perplexity, Share, Statistic, WorstRow
 from .sources import host
@@ -39,34 +38,31 @@ class NotComparable(ValueError):
         self.row = row
 
 
-def compare_batch(
-    p: Array,
-    q: Array,
-    forms: tuple[str, str],
-    halves: tuple[bool, bool],
-    chosen: Array | None,
-    way: Way | None = None,
-    shared: bool = True,
-) -> Rows:
-    """The figures of each row; NaN where a row holds NaN. What is no distribution raises. `way`, `shared` as in `compare_rows`."""
+def compare_batch(p: Array, q: Array, forms: tuple[str, str], halves: tuple[bool, bool], chosen: Array | None) -> Rows:
+    """The figures of each row; NaN where a row holds NaN. What is no distribution raises."""
     tolerances = tuple(5e-2 if half else 1e-3 for half in halves)
     p, q = ready(p), ready(q)
-    found = compare_rows(p, q, forms, (tolerances[0], tolerances[1]), chosen, way, shared)
+    found = compare_rows(p, q, forms, (tolerances[0], tolerances[1]), chosen)
     left = np.flatnonzero(~found.decided)
     # A few at a time: the general formula's arrays are many.
     step = max(1, (1 << 20) // p.shape[1])
     for low in range(0, len(left), step):
         rows = left[low : low + step]
-        x, y = p[rows], q[rows]
-        form = _excused(x, forms[0], halves[0]), _excused(y, forms[1], halves[1])
+        x, y = (side[rows].astype(np.float64) if side.dtype == np.float16 else side[rows] for side in (p, q))
+        excused = [_excused(side, form, half) for side, form, half in zip((x, y), forms, halves)]
+        form = excused[0][0], excused[1][0]
         try:
+            wrong = [row for _, row in excused if row is not None]
+            if wrong:
+                raise ValueError(f"row {min(wrong)}")
             found.kl_pq[rows] = kl(x, y, form=form)
             found.kl_qp[rows] = kl(y, x, form=form[::-1])
             found.js[rows] = js(x, y, form=form)
         except ValueError as error:
             place = re.search(r"row (\d+)", str(error))
-            row = int(rows[int(place[1]) if place else 0])
-            raise NotComparable(re.sub(r"row \d+", f"row {row}", str(error)), row) from None
+            bad = int(place[1]) if place else 0
+            message = _in_their_form(x[bad : bad + 1], y[bad : bad + 1], forms) or str(error)
+            raise NotComparable(re.sub(r"row \d+", f"row {rows[bad]}", message), int(rows[bad])) from None
     return found
 
 
@@ -78,13 +74,23 @@ def holding_nan(found: Rows, rows: Array, skip_nan: bool) -> Array:
     return bad
 
 
-def _excused(x: Array, form: str, half: bool) -> str:
-    """Sums of half-precision numbers may be off by 5e-2, and the library sees float32 here: a form that takes any sum, if this is near."""
+def _in_their_form(x: Array, y: Array, forms: tuple[str, str]) -> str | None:
+    """What is wrong with a row, in the words for the form it was given in, excused or not."""
+    try:
+        kl(x, y, form=forms[0] if forms[0] == forms[1] else forms)
+    except ValueError as error:
+        return str(error)
+    return None
+
+
+def _excused(x: Array, form: str, half: bool) -> tuple[str, int | None]:
+    """Sums of half-precision numbers may be off by 5e-2, and `kl` is given wider ones: a form that takes any sum, and the first row that is
+    off by more."""
     if not half or form not in ("probs", "log_probs"):
-        return form
+        return form, None
     total = np.sum(np.exp(x, dtype=np.float64) if form == "log_probs" else x, 1, dtype=np.float64)
-    near = np.abs(total - 1.0) <= 5e-2
-    return {"probs": "counts", "log_probs": "logits"}[form] if (near | np.isnan(total)).all() else form
+    off = np.abs(total - 1.0) > 5e-2
+    return {"probs": "counts", "log_probs": "logits"}[form], int(np.argmax(off)) if off.any() else None
 
 
 class Comparison:
@@ -153,13 +159,15 @@ class Comparison:
             raise ValueError(f"p has shape {x.shape}: it must be [..., categories]")
         batch = x.shape[:-1]
         x, y = x.reshape(-1, x.shape[-1]), y.reshape(-1, y.shape[-1])
-        chosen = None if tokens is None else _tokens(host(tokens)[0], x.shape)
-        first, self._next = self._next, self._next + len(x)
-        rows = np.arange(first, first + len(x))
+        chosen = None if tokens is None else _whole_numbers(host(tokens)[0], len(x))
+        rows = np.arange(self._next, self._next + len(x))
+        count = len(x)
         if mask is not None:
             kept = np.broadcast_to(host(mask)[0], batch).reshape(-1) != 0
-            self._masked += len(x) - int(kept.sum())
             x, y, rows, chosen = x[kept], y[kept], rows[kept], None if chosen is None else chosen[kept]
+        if chosen is not None:
+            _are_categories(chosen, x.shape[1], rows - self._next)
+        self._next, self._masked = self._next + count, self._masked + count - len(x)
         if not len(x):
             return
         self._agree(x.shape[1], chosen is not None)
@@ -324,14 +332,18 @@ class Comparison:
         )
 
 
-def _tokens(tokens: Array, shape: tuple[int, ...]) -> Array:
+def _whole_numbers(tokens: Array, count: int) -> Array:
     flat = tokens.reshape(-1)
-    if flat.dtype.kind not in "iu" or len(flat) != shape[0]:
-        raise ValueError(f"tokens is {tokens.dtype} of shape {tokens.shape}, for {shape[0]:,} rows: it must hold a whole number a row")
-    if len(flat) and not (flat.min() >= 0 and flat.max() < shape[1]):
-        wrong = int(np.argmax((flat < 0) | (flat >= shape[1])))
-        raise ValueError(f"token {int(flat[wrong])} of row {wrong} is no category: there are {shape[1]:,}, counted from 0")
+    if flat.dtype.kind not in "iu" or len(flat) != count:
+        raise ValueError(f"tokens is {tokens.dtype} of shape {tokens.shape}, for {count:,} rows: it must hold a whole number a row")
     return flat.astype(np.intp)
+
+
+def _are_categories(tokens: Array, categories: int, rows: Array) -> None:
+    wrong = (tokens < 0) | (tokens >= categories)
+    if wrong.any():
+        place = int(np.argmax(wrong))
+        raise ValueError(f"token {tokens[place]} of row {rows[place]} is no category: there are {categories:,}, counted from 0")
 
 
 def _words(x: Any) -> Any:

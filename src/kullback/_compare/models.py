@@ -10,8 +10,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from .._forms import parse_form
-from .._kernels.comparison import Rows, block_rows, first_way, stream_rows
-from .._kernels.comparison_lanes import Way
+from .._kernels.comparison import Rows, block_rows, stream_rows
 from .._kernels.stream import in_order
 from .._read import ReadError
 from .comparison import Comparison, NotComparable, compare_batch, holding_nan
@@ -42,7 +41,7 @@ def compare_models(
     rows = _match(*sides, allow_partial)
     # A framework's arrays are for the thread they came in; the kernel shares out what that reads.
     anywhere = all(piece.anywhere for side in sides for piece in side.pieces)
-    blocks = _Blocks(sides, forms, _token_reader(sides, tokens, rows, allow_partial), allow_partial, not anywhere)
+    blocks = _Blocks(sides, forms, _token_reader(sides, tokens, rows, allow_partial), allow_partial)
     seen = Comparison(top=top)
     missing = other_text = 0
 
@@ -59,8 +58,7 @@ def compare_models(
     categories = sides[0].categories
     own = partial(stream_rows, categories, max(piece.width for side in sides for piece in side.pieces))
     spans = list(natural_blocks(edges, rows, own if anywhere else partial(block_rows, categories)))
-    first = min(spans[0][1], own(rows))  # not by the number of threads
-    in_order(spans, blocks.read, blocks.like_first((0, first)).compare, take, size=rows * categories if anywhere else 0)
+    in_order(spans, blocks.read, blocks.compare, take, size=rows * categories if anywhere else 0)
     notes = _notes(sides, rows, missing, other_text)
     about = [Side(side.name, side.kind, f, len(side.pieces)) for side, f in zip(sides, forms)]
     missing += max(side.rows for side in sides) - rows + other_text
@@ -185,22 +183,12 @@ class _Compared(NamedTuple):
 
 
 class _Blocks(NamedTuple):
-    """Blocks of rows, from the files to their figures. `shared`: each by all threads, or else by one?"""
+    """Blocks of rows, from the files to their figures."""
 
     sides: tuple[Source, Source]
     forms: tuple[str, str]
     read_tokens: Callable[[int, int], tuple[Array, Array | None]] | None
     allow_partial: bool
-    shared: bool
-    way: Way | None = None
-
-    def like_first(self, span: tuple[int, int]) -> _Blocks:
-        """The same, for rows like those of this block: a few of them tell."""
-        first = self.read(span)
-        if not len(first.rows) or any(isinstance(b, Clipped) for b in first.sides):
-            return self
-        p, q = (_floats(b[:: max(1, len(first.rows) // 4)]) for b in first.sides)
-        return self._replace(way=first_way(p, q, self.forms))
 
     def read(self, span: tuple[int, int]) -> _Block:
         start, stop = span
@@ -235,7 +223,7 @@ class _Blocks(NamedTuple):
                 pooled = pooled._replace(p=None, q=None)
             else:
                 p, q = (_floats(b) for b in block.sides)
-                found = compare_batch(p, q, self.forms, (block.halves[0], block.halves[1]), chosen, self.way, self.shared)
+                found = compare_batch(p, q, self.forms, (block.halves[0], block.halves[1]), chosen)
             holding_nan(found, block.rows, self.allow_partial)
         except NotComparable as error:
             raise ReadError(_place(error, self.sides, block.rows, block.sides)) from None
@@ -260,7 +248,7 @@ def _has_nan(block: Any, row: int) -> bool:
 
 
 def _floats(block: Any) -> Array:
-    wanted = np.float32, np.float64
+    wanted = np.float16, np.float32, np.float64
     x = block if type(block) is np.ndarray and block.dtype in wanted else host(block)[0]
     return x if x.dtype in wanted else x.astype(np.float64)
 

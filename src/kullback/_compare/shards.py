@@ -106,7 +106,7 @@ def open_array(path: Path) -> Piece:
     if rows == 0 or categories == 0:
         raise ReadError(f"{path} has shape {stored.shape}: {'no rows' if rows == 0 else 'no categories'} in it")
     half = stored.dtype in ("float16", "bfloat16")
-    width = {"float32": 4, "float64": 8}.get(stored.dtype, 16) if stored.mapped else 16
+    width = {"float16": 2, "float32": 4, "float64": 8}.get(stored.dtype, 16) if stored.mapped else 16
     tokens = arrays.get("tokens") if len(arrays) > 1 else None
     if tokens is not None and chosen != "tokens":
         if math.prod(tokens.shape) != rows or "int" not in tokens.dtype:

@@ -120,7 +120,7 @@ def _in_memory(x: Any, name: str) -> Piece:
         return (x if len(shape) == 2 else x.reshape(rows, columns))[start:stop]
 
     here = isinstance(x, np.ndarray)
-    width = x.dtype.itemsize if here and x.dtype in (np.float32, np.float64) else 16
+    width = x.dtype.itemsize if here and x.dtype in (np.float16, np.float32, np.float64) else 16
     return Piece(name, None, rows, columns, rows, read, None, half, here, width)
 
 

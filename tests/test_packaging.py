@@ -1,0 +1,35 @@
+"""The wheel that is built from this tree: with the compiled kernel, and, where there is no compiler, without, but whole."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import subprocess
+import sys
+import zipfile
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).resolve().parents[1]
+
+
+@pytest.mark.parametrize("compiler", ["cc", "false"])
+def test_the_wheel(tmp_path, compiler):
+    tree = tmp_path / "tree"
+    shutil.copytree(ROOT / "src", tree / "src", ignore=shutil.ignore_patterns("__pycache__", "*.egg-info", "*.so"))
+    for name in ("pyproject.toml", "README.md", "LICENSE", "MANIFEST.in"):
+        shutil.copy(ROOT / name, tree)
+    build = [sys.executable, "-m", "pip", "wheel", "--quiet", "--no-deps", "--no-build-isolation", "--wheel-dir", tmp_path, tree]
+    subprocess.run(build, check=True, env={**os.environ, "CC": compiler}, capture_output=True)
+    (wheel,) = tmp_path.glob("*.whl")
+    names = set(zipfile.ZipFile(wheel).namelist())
+    wanted = {
+        str(path.relative_to(ROOT / "src"))
+        for path in (ROOT / "src/kullback").rglob("*")
+        if path.is_file() and path.suffix not in (".pyc", ".c", ".so") and "egg-info" not in str(path)
+    }
+    assert wanted <= names
+    rest = {name for name in names - wanted if ".dist-info/" not in name}
+    assert len(rest) == (1 if compiler == "cc" else 0)
+    assert all(name.startswith("kullback/_kernels/_comparison.") for name in rest)
