@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import argparse
 import ast
 import subprocess
 import sys
@@ -36,7 +37,9 @@ def seconds_of(code, tries=3):
 
     The smallest of several, because tests run beside others.
     """
-    head = "import time, argparse, dataclasses\nfrom pathlib import Path\nfrom kullback._lint import check\nstart = time.process_time()\n"
+    head = (
+        "import ast, time, argparse, dataclasses\nfrom pathlib import Path\nfrom kullback._lint import check\nstart = time.process_time()\n"
+    )
     run = [sys.executable, "-c", f"{head}{code}\nprint(time.process_time() - start)"]
     return min(
         float(subprocess.run(run, env=ENVIRONMENT, capture_output=True, text=True, check=True, timeout=120).stdout) for _ in range(tries)
@@ -44,12 +47,15 @@ def seconds_of(code, tries=3):
 
 
 def test_a_hundred_thousand_lines_in_ten_seconds():
-    """A third of it the fixtures, where nearly every line is about a KL, the rest ordinary code in the same file. A tenth is measured."""
-    files = f"[*sorted(Path({str(FIXTURES)!r}).glob('KL*.py')), argparse.__file__]"
-    code = (
-        f"block = '\\n'.join(Path(p).read_text() for p in {files})\nfor _ in range(10_000 // block.count('\\n') + 1): check(block, 'x.py')"
-    )
-    assert seconds_of(code) < 1
+    """A third of it the fixtures, where nearly every line is about a KL, the rest ordinary code in the same file. An eighth is measured."""
+    files = [*sorted(FIXTURES.glob("KL*.py")), argparse.__file__]
+    text = "\n".join(Path(path).read_text() for path in files)
+    repeats = 12_500 // text.count("\n")
+    block = f"block = '\\n'.join(Path(path).read_text() for path in {[str(path) for path in files]})\nfor _ in range({repeats}): "
+    scale = 100_000 / (repeats * text.count("\n"))
+    # Python's own parser takes 1.2 s for them where a processor is as fast as those of 2023; on a slower one all takes longer.
+    slower = max(1.0, scale * seconds_of(block + "ast.parse(block)") / 1.2)
+    assert scale * seconds_of(block + "check(block, 'x.py')") < 10 * slower
 
 
 GENERATED = {

@@ -10,7 +10,7 @@ from .events import Arguments
 from .values import CONSTANT, TUPLE, UNKNOWN, Made, Value
 
 
-@dataclass(frozen=True)
+@dataclass
 class Call:
     node: ast.Call
     nodes: list[ast.expr] = field(default_factory=list)

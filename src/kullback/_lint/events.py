@@ -10,7 +10,7 @@ from .catalog import Api
 from .values import UNKNOWN, Divergence, Value
 
 
-@dataclass(frozen=True)
+@dataclass
 class Place:
     """Where an event happened."""
 
@@ -20,7 +20,7 @@ class Place:
     conditions: tuple[ast.expr, ...] = ()  # tests of the ifs around it
 
 
-@dataclass(frozen=True)
+@dataclass
 class Arguments:
     """A call's arguments by parameter name; `open` when *args or **kwargs may add more."""
 
@@ -32,7 +32,7 @@ class Arguments:
         return self.values.get(name, UNKNOWN)
 
 
-@dataclass(frozen=True)
+@dataclass
 class KlCall:
     """A call of a library's KL function, or of an object that is one."""
 
@@ -45,7 +45,7 @@ class KlCall:
     place: Place
 
 
-@dataclass(frozen=True)
+@dataclass
 class KlFormula:
     """A KL written out: p * log(p / q), a Gaussian's closed form, or k3."""
 
@@ -55,7 +55,7 @@ class KlFormula:
     form: str = ""  # of k3: "exp" as exp(x) - x - 1, "named" with the exponential under a name, "expm1" as expm1(x) - x
 
 
-@dataclass(frozen=True)
+@dataclass
 class Made:
     """An object that computes a KL was created."""
 
@@ -65,7 +65,7 @@ class Made:
     place: Place
 
 
-@dataclass(frozen=True)
+@dataclass
 class Operation:
     """A known operation: `softmax`, `log`, `mean`, ...; the first operand may be the receiver of a method."""
 
@@ -82,7 +82,7 @@ class Operation:
     keyword_values: dict[str, Value] = field(default_factory=dict)
 
 
-@dataclass(frozen=True)
+@dataclass
 class Sum:
     """a + b - c, with signs."""
 
@@ -92,7 +92,7 @@ class Sum:
     target: str = ""
 
 
-@dataclass(frozen=True)
+@dataclass
 class Quotient:
     """value / divisor."""
 
@@ -103,7 +103,7 @@ class Quotient:
     place: Place
 
 
-@dataclass(frozen=True)
+@dataclass
 class Product:
     """A KL times other factors."""
 
@@ -113,7 +113,7 @@ class Product:
     place: Place
 
 
-@dataclass(frozen=True)
+@dataclass
 class Bound:
     """A value got a name, was returned, or was put under a key."""
 
@@ -124,7 +124,7 @@ class Bound:
     place: Place
 
 
-@dataclass(frozen=True)
+@dataclass
 class Selected:
     """value[mask], or where(condition, value, other)."""
 
@@ -135,7 +135,7 @@ class Selected:
     place: Place
 
 
-@dataclass(frozen=True)
+@dataclass
 class Local:
     """A call of one of the file's own functions."""
 
@@ -146,7 +146,7 @@ class Local:
     place: Place
 
 
-@dataclass(frozen=True)
+@dataclass
 class Created:
     """An object of another library's class: a layer, a distribution."""
 
@@ -157,7 +157,7 @@ class Created:
     place: Place
 
 
-@dataclass(frozen=True)
+@dataclass
 class Compiled:
     """model.compile(loss=...) of Keras, with what the model's last layer gives."""
 

@@ -37,21 +37,26 @@ class Expressions(Arithmetic):
         self.handlers: dict[type, Any] = {}
 
     def value(self, node: ast.expr) -> Value:
-        handler = self.handlers.get(type(node))
-        if handler is None and type(node) not in self.handlers:
-            handler = self.handlers[type(node)] = getattr(self, f"of_{type(node).__name__}", None)
+        kind = type(node)
+        if kind is ast.Name:  # every second expression is one
+            return self.of_Name(node)  # type: ignore[arg-type]
         if self.within > _DEEPEST:
             return UNKNOWN
+        try:
+            handler = self.handlers[kind]
+        except KeyError:
+            handler = self.handlers[kind] = getattr(self, f"of_{kind.__name__}", self.of_others)
         self.within += 1
         try:
-            if handler is not None:
-                return handler(node)  # type: ignore[no-any-return]
-            for child in ast.iter_child_nodes(node):
-                if isinstance(child, ast.expr):
-                    self.value(child)
-            return UNKNOWN
+            return handler(node)  # type: ignore[no-any-return]
         finally:
             self.within -= 1
+
+    def of_others(self, node: ast.expr) -> Value:
+        for child in ast.iter_child_nodes(node):
+            if isinstance(child, ast.expr):
+                self.value(child)
+        return UNKNOWN
 
     # Names and attributes.
 

@@ -118,6 +118,7 @@ class Flow(Expressions):
         self.conventions = {name: Value(MODULE, data=dotted) for name, dotted in CONVENTIONS.items() if name not in bound}
         self.functions: dict[int, Function] = {}
         self.classes: dict[int, Class] = {}
+        self.statements: dict[type, Callable[[Any], None] | None] = {}
         self.depth = 0
         self.loops = 0
 
@@ -219,7 +220,11 @@ class Flow(Expressions):
             self.statement(statement)
 
     def statement(self, node: ast.stmt) -> None:
-        handler: Callable[[Any], None] | None = getattr(self, f"on_{type(node).__name__}", None)
+        kind = type(node)
+        try:
+            handler = self.statements[kind]
+        except KeyError:
+            handler = self.statements[kind] = getattr(self, f"on_{kind.__name__}", None)
         if handler is None or self.depth > _DEEPEST:
             return
         self.depth += 1

@@ -74,7 +74,7 @@ class Made:
         return next((value for key, value in self.keywords if key == name), None)
 
 
-@dataclass(frozen=True)
+@dataclass(unsafe_hash=True)  # and never changed; but a frozen one takes four times as long to make, and thousands are made a file
 class Value:
     kind: str = ""
     role: str = ""  # teacher, student, prior, posterior, p, q: from names
