@@ -112,6 +112,31 @@ def test_what_is_wrong_is_said_of_the_form_that_was_given(dtype):
         kb.Comparison().update(p * np.array([[1], [1.3], [1], [1]], dtype), p)
 
 
+@pytest.mark.parametrize(
+    ("wrong", "words"),
+    [("nan", "^row 3 holds NaN"), ("form", "^p row 1 "), ("categories", "has 10 categories"), ("tokens", "without tokens")],
+)
+def test_a_batch_that_is_refused_leaves_nothing_behind(data, wrong, words):
+    """And the row that is named is the batch's, masked ones counted."""
+    p, q, tokens = data
+    expected = kb.compare(p[np.arange(90) != 40], q[np.arange(90) != 40], form="logits")
+    seen = kb.Comparison()
+    seen.update(p[:40], q[:40], form="logits", tokens=tokens[:40])
+    x, y, given, mask = p[40:].copy(), q[40:], tokens[40:], np.arange(50) > 0
+    if wrong == "nan":
+        x[3, 4] = np.nan
+    elif wrong == "categories":
+        x, y, given = x[:, :10], y[:, :10], np.zeros_like(given)
+    elif wrong == "tokens":
+        given = None
+    with pytest.raises(ValueError, match=words):
+        seen.update(x, y, form="probs" if wrong == "form" else "logits", tokens=given, mask=mask)
+    seen.update(p[40:], q[40:], form="logits", tokens=tokens[40:], mask=mask)
+    found = seen.result()
+    assert (found.rows, found.categories, found.masked_rows) == (89, p.shape[1], 1)
+    assert [row.row for row in found.worst] == [row.row + (row.row >= 40) for row in expected.worst]
+
+
 def test_nan_is_refused_or_counted(data):
     p, q, _ = data
     q[7, 3] = np.nan

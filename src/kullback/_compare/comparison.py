@@ -135,7 +135,7 @@ class Comparison:
         self._bins = np.zeros((BINS, 4))  # rows, sum of p, sum of q, sum of (q - p)^2, by p
 
     def update(self, p: Any, q: Any, *, form: Any = "probs", tokens: Any = None, mask: Any = None, skip_nan: bool = False) -> None:
-        """Add a batch.
+        """Add a batch; one that raises an error leaves nothing behind, and counts no rows.
 
         Parameters
         ----------
@@ -167,15 +167,13 @@ class Comparison:
             x, y, rows, chosen = x[kept], y[kept], rows[kept], None if chosen is None else chosen[kept]
         if chosen is not None:
             _are_categories(chosen, x.shape[1], rows - self._next)
+        if len(x):
+            try:
+                found = compare_batch(x, y, (forms[0], forms[1]), (half_p, half_q), chosen)
+                self._take(found, rows, chosen, x.shape[1], skip_nan)
+            except NotComparable as error:  # of the rows that are left; the caller has the batch
+                raise ValueError(re.sub(r"row \d+", f"row {rows[error.row] - self._next}", str(error))) from None
         self._next, self._masked = self._next + count, self._masked + count - len(x)
-        if not len(x):
-            return
-        self._agree(x.shape[1], chosen is not None)
-        try:
-            found = compare_batch(x, y, (forms[0], forms[1]), (half_p, half_q), chosen)
-            self._take(found, rows, chosen, skip_nan)
-        except NotComparable as error:
-            raise ValueError(str(error)) from None
 
     def _agree(self, categories: int, tokens: bool) -> None:
         if self._categories not in (None, categories):
@@ -186,8 +184,9 @@ class Comparison:
             )
         self._categories, self._tokens = categories, tokens
 
-    def _take(self, found: Rows, rows: Array, chosen: Array | None, skip_nan: bool, pooled: Pooled | None = None) -> None:
+    def _take(self, found: Rows, rows: Array, chosen: Array | None, categories: int, skip_nan: bool, pooled: Pooled | None = None) -> None:
         bad = holding_nan(found, rows, skip_nan)
+        self._agree(categories, chosen is not None)
         if bad.any():
             self._nan += int(bad.sum())
             found, rows = Rows(*(column[~bad] for column in found)), rows[~bad]

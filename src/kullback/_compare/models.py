@@ -49,8 +49,7 @@ def compare_models(
         nonlocal missing, other_text
         missing, other_text = missing + block.missing, other_text + block.other_text
         if block.found is not None:
-            seen._agree(sides[0].categories, block.chosen is not None)
-            seen._take(block.found, block.rows, block.chosen, allow_partial, block.pooled)
+            seen._take(block.found, block.rows, block.chosen, sides[0].categories, allow_partial, block.pooled)
         if progress is not None:
             progress(block.stop, rows)
 
