@@ -269,7 +269,7 @@ def test_errors_are_value_errors(here):
 
 
 def test_a_slow_comparison_without_the_compiled_kernel_is_explained(run, here, monkeypatch):
-    monkeypatch.setattr(compiled, "compare", None)
+    monkeypatch.setattr(compiled, "kernels", None)
     assert run("p.npy", "q.npy", "--form", "logits")[2] == ""  # not slow
     monkeypatch.setattr(compare, "_LONG", 0.0)
     code, out, err = run("p.npy", "q.npy", "--form", "logits", "--json")

@@ -27,7 +27,7 @@ def test_the_wheel(tmp_path, compiler):
     wanted = {
         str(path.relative_to(ROOT / "src"))
         for path in (ROOT / "src/kullback").rglob("*")
-        if path.is_file() and path.suffix not in (".pyc", ".c", ".so") and "egg-info" not in str(path)
+        if path.is_file() and path.suffix not in (".pyc", ".c", ".h", ".so") and "egg-info" not in str(path)
     }
     assert wanted <= names
     rest = {name for name in names - wanted if ".dist-info/" not in name}

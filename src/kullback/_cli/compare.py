@@ -131,7 +131,7 @@ def _compare(arguments: argparse.Namespace) -> Any:
             allow_partial=arguments.allow_partial,
             progress=progress,
         )
-    if time.monotonic() - begin > _LONG and compiled.compare is None:
+    if time.monotonic() - begin > _LONG and compiled.kernels is None:
         print(
             "kullback compare: installed without its compiled kernel, this took several times as long as it need have; "
             "with a C compiler, install kullback again (pip install --force-reinstall --no-cache-dir)",

@@ -8,14 +8,13 @@ from __future__ import annotations
 import json
 import math
 import re
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 
 from .._divergences import js, kl
 from .._forms import parse_form
 from .._kernels.comparison import Rows, compare_rows, ready
-from .llama import Pooled
 from .record import PERCENTILES, Calibration, ModelComparison, Perplexity, Share, Statistic, WorstRow
 from .sources import host
 from .summary import Moments, Spread, Worst
@@ -38,6 +37,14 @@ class NotComparable(ValueError):
         self.row = row
 
 
+class Buckets(NamedTuple):
+    """Of llama.cpp's rows, what is hidden: its mass, and llama.cpp's own figure, None if P is no such file."""
+
+    p: Array
+    q: Array
+    theirs: Array | None
+
+
 def compare_batch(p: Array, q: Array, forms: tuple[str, str], halves: tuple[bool, bool], chosen: Array | None) -> Rows:
     """The figures of each row; NaN where a row holds NaN. What is no distribution raises."""
     tolerances = tuple(5e-2 if half else 1e-3 for half in halves)
@@ -48,21 +55,22 @@ def compare_batch(p: Array, q: Array, forms: tuple[str, str], halves: tuple[bool
     step = max(1, (1 << 20) // p.shape[1])
     for low in range(0, len(left), step):
         rows = left[low : low + step]
-        x, y = (side[rows].astype(np.float64) if side.dtype == np.float16 else side[rows] for side in (p, q))
+        x, y = (side[rows].astype(np.float64) for side in (p, q))  # in float32 JS of close rows would lose digits
         excused = [_excused(side, form, half) for side, form, half in zip((x, y), forms, halves)]
         form = excused[0][0], excused[1][0]
         try:
-            wrong = [row for _, row in excused if row is not None]
+            wrong = [(row, name) for (_, row), name in zip(excused, "pq") if row is not None]
             if wrong:
-                raise ValueError(f"row {min(wrong)}")
+                raise ValueError("{1} row {0}".format(*min(wrong)))
             found.kl_pq[rows] = kl(x, y, form=form)
             found.kl_qp[rows] = kl(y, x, form=form[::-1])
             found.js[rows] = js(x, y, form=form)
         except ValueError as error:
-            place = re.search(r"row (\d+)", str(error))
-            bad = int(place[1]) if place else 0
-            message = _in_their_form(x[bad : bad + 1], y[bad : bad + 1], forms) or str(error)
-            raise NotComparable(re.sub(r"row \d+", f"row {rows[bad]}", message), int(rows[bad])) from None
+            place = re.search(r"([pq]) row (\d+)", str(error))
+            name, bad = (place[1], int(place[2])) if place else ("p", 0)
+            message = _in_its_form(x[bad], forms[0]) if name == "p" else _in_its_form(y[bad], forms[1])
+            message = f"{name} row {rows[bad]}{message.removeprefix('p')}" if message else str(error)
+            raise NotComparable(message, int(rows[bad])) from None
     return found
 
 
@@ -74,10 +82,10 @@ def holding_nan(found: Rows, rows: Array, skip_nan: bool) -> Array:
     return bad
 
 
-def _in_their_form(x: Array, y: Array, forms: tuple[str, str]) -> str | None:
+def _in_its_form(row: Array, form: str) -> str | None:
     """What is wrong with a row, in the words for the form it was given in, excused or not."""
     try:
-        kl(x, y, form=forms[0] if forms[0] == forms[1] else forms)
+        kl(row, row, form=form)
     except ValueError as error:
         return str(error)
     return None
@@ -184,16 +192,18 @@ class Comparison:
             )
         self._categories, self._tokens = categories, tokens
 
-    def _take(self, found: Rows, rows: Array, chosen: Array | None, categories: int, skip_nan: bool, pooled: Pooled | None = None) -> None:
+    def _take(
+        self, found: Rows, rows: Array, chosen: Array | None, categories: int, skip_nan: bool, buckets: Buckets | None = None
+    ) -> None:
         bad = holding_nan(found, rows, skip_nan)
         self._agree(categories, chosen is not None)
         if bad.any():
             self._nan += int(bad.sum())
             found, rows = Rows(*(column[~bad] for column in found)), rows[~bad]
             chosen = None if chosen is None else chosen[~bad]
-            pooled = None if pooled is None else Pooled(*(None if column is None else column[~bad] for column in pooled))
-        if pooled is not None:
-            self._add(found, rows, chosen, pooled)
+            buckets = None if buckets is None else Buckets(*(None if column is None else column[~bad] for column in buckets))
+        if buckets is not None:
+            self._add(found, rows, chosen, buckets)
             return
         self._waiting.append((found, rows, chosen))
         if sum(len(each[1]) for each in self._waiting) >= TOGETHER:
@@ -207,7 +217,7 @@ class Comparison:
             found = Rows(*(np.concatenate(column) for column in zip(*batches)))
             self._add(found, np.concatenate(rows), None if chosen[0] is None else np.concatenate(chosen), None)
 
-    def _add(self, found: Rows, rows: Array, chosen: Array | None, pooled: Pooled | None) -> None:
+    def _add(self, found: Rows, rows: Array, chosen: Array | None, buckets: Buckets | None) -> None:
         with np.errstate(all="ignore"):
             p, q = np.exp(found.log_p), np.exp(found.log_q)
             # q - p = p (e^l - 1): without the cancellation where the two are close. Where p is 0, q is what there is.
@@ -217,10 +227,10 @@ class Comparison:
         if chosen is not None:
             with np.errstate(invalid="ignore"):
                 columns |= {"nll_p": -found.log_p, "nll_q": -found.log_q, "nll_change": found.log_p - found.log_q}
-        if pooled is not None:
-            columns |= {"bucket_p": pooled.bucket_p, "bucket_q": pooled.bucket_q}
-            if pooled.theirs is not None:
-                columns["llama_cpp"] = pooled.theirs
+        if buckets is not None:
+            columns |= {"bucket_p": buckets.p, "bucket_q": buckets.q}
+            if buckets.theirs is not None:
+                columns["llama_cpp"] = buckets.theirs
         for name, values in columns.items():
             self._moments[name].add(values)
             if name in self._spreads:

@@ -12,7 +12,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from .._read import ReadError
-from .shards import Piece
+from .shards import Piece, map_block
 
 Array = Any
 
@@ -21,8 +21,6 @@ MAGIC = b"_logits_"
 _WINDOW = 15.9
 # llama.cpp leaves terms below this out of its sum.
 _DROPPED = -16.0
-# A category that is in the bucket: of weight exactly 0 on both sides, at no distance.
-_VOID = np.float32(-1e5)
 
 
 class Clipped(NamedTuple):
@@ -34,10 +32,7 @@ class Clipped(NamedTuple):
 
     @property
     def log_probs(self) -> Array:
-        found = self.codes.astype(np.float32)
-        found *= self.scale[:, None]
-        found += self.low[:, None]
-        return found
+        return self.scale[:, None].astype(np.float64) * self.codes + self.low[:, None]
 
     @property
     def hidden(self) -> Array:
@@ -72,7 +67,7 @@ def open_llama(path: Path) -> Piece:
         raise ReadError(f"{path} is a llama.cpp logits file with {context} tokens a chunk: no rows in it")
 
     def read(start: int, stop: int) -> Clipped:
-        block = np.memmap(path, "<u2", "r", begin + 2 * words * start, (stop - start, words))
+        block = map_block(path, "<u2", begin + 2 * words * start, (stop - start, words))
         ends = np.ascontiguousarray(block[:, :4]).view("<f4")
         return Clipped(block[:, 4 : 4 + vocabulary], ends[:, 0].astype(np.float32), ends[:, 1].astype(np.float32))
 
@@ -85,7 +80,7 @@ def open_llama(path: Path) -> Piece:
 
     if size < begin:
         raise ReadError(f"{path} is a llama.cpp logits file cut short within its tokens")
-    return Piece(str(path), "log_probs", rows, vocabulary, min(rows, (size - begin) // (2 * words)), read, tokens)
+    return Piece(str(path), "log_probs", rows, vocabulary, min(rows, (size - begin) // (2 * words)), read, tokens, width=2)
 
 
 class Pooled(NamedTuple):
@@ -99,44 +94,35 @@ class Pooled(NamedTuple):
     log_q: Array
     bucket_p: Array
     bucket_q: Array
-    theirs: Array | None  # llama.cpp's own figure; None if P is no such file
+    theirs: Array  # llama.cpp's own figure, if P is such a file
 
 
 def pool(p: Any, q: Any, chosen: Array | None) -> Pooled:
-    """`p`, `q`: `Clipped` rows, or float64 arrays of log-probabilities."""
-    count, columns = (p.codes if isinstance(p, Clipped) else p).shape
-    visible = np.ones((count, columns), bool)
-    for side in (p, q):
-        if isinstance(side, Clipped):
-            visible &= ~side.hidden
+    """`p`, `q`: `Clipped` rows, or float64 arrays of log-probabilities. What `_kernels/clipped.h` does, in float64."""
+    hidden = [side.hidden if isinstance(side, Clipped) else np.zeros(side.shape, bool) for side in (p, q)]
     logs = [side.log_probs if isinstance(side, Clipped) else side for side in (p, q)]
     tops = [(side.codes if isinstance(side, Clipped) else side).argmax(1) for side in (p, q)]
     token = tops[0] if chosen is None else chosen
-    at = [log[np.arange(count), token].astype(np.float64) for log in logs]
-    theirs = None
-    if isinstance(p, Clipped):
-        # sum p (log p - log q) over log p > -16, unnormalised, as llama.cpp has it.
-        terms = np.exp(logs[0], dtype=np.float64) * (logs[0] - logs[1])
-        theirs = np.sum(terms, 1, where=logs[0] > _DROPPED)
-    out: list[Array] = []
-    buckets: list[Array] = []
-    for side, log in zip((p, q), logs):
-        made = np.empty((count, columns + 1), np.float32 if isinstance(side, Clipped) else np.float64)
-        bucket = _tail(side) if isinstance(side, Clipped) else np.zeros(count)
-        hidden_here = side.hidden if isinstance(side, Clipped) else np.zeros((), bool)
-        bucket += np.sum(np.exp(log, dtype=np.float64), 1, where=~visible & ~hidden_here)
-        made[:, :columns] = np.where(visible, log, _VOID)
-        made[:, columns] = np.where(bucket > 0.0, np.log(np.where(bucket > 0.0, bucket, 1.0)), _VOID)
-        out.append(made)
+    at = [log[np.arange(len(log)), token] for log in logs]
+    # sum p (log p - log q) over log p > -16, unnormalised, as llama.cpp has it.
+    with np.errstate(invalid="ignore"):
+        theirs = np.sum(np.exp(logs[0]) * (logs[0] - logs[1]), 1, where=logs[0] > _DROPPED)
+    pooled = hidden[0] | hidden[1]
+    out, buckets = [], []
+    for side, log, own in zip((p, q), logs, hidden):
+        bucket = np.sum(np.exp(log), 1, where=pooled & ~own)
+        if isinstance(side, Clipped):
+            bucket += _tail(side, log, own)
+        with np.errstate(divide="ignore"):
+            out.append(np.concatenate([np.where(pooled, -np.inf, log), np.log(bucket)[:, None]], 1))
         buckets.append(bucket)
     return Pooled(out[0], out[1], tops[0], tops[1], at[0], at[1], buckets[0], buckets[1], theirs)
 
 
-def _tail(side: Clipped) -> Array:
+def _tail(side: Clipped, log: Array, hidden: Array) -> Array:
     """The mass of the hidden categories. 1 less the rest leaves it open by the rounding of the codes, half a step of `scale` at most;
     and each hidden category has at most e^low. The middle of what both allow: never negative, never 0."""
-    hidden = side.hidden
-    rest = 1.0 - np.sum(np.exp(side.log_probs, dtype=np.float64), 1, where=~hidden)
+    rest = 1.0 - np.sum(np.exp(log), 1, where=~hidden)
     most = np.count_nonzero(hidden, 1) * np.exp(side.low, dtype=np.float64)
     slack = 0.5 * side.scale.astype(np.float64)
     high = np.clip(rest + slack, 0.0, most)

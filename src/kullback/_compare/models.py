@@ -13,8 +13,9 @@ from .._forms import parse_form
 from .._kernels.comparison import Rows, block_rows, stream_rows
 from .._kernels.stream import in_order
 from .._read import ReadError
-from .comparison import Comparison, NotComparable, compare_batch, holding_nan
-from .llama import Clipped, Pooled, pool
+from .clipped import compare_clipped
+from .comparison import Buckets, Comparison, NotComparable, compare_batch, holding_nan
+from .llama import Clipped
 from .record import ModelComparison, Side
 from .shards import SUFFIXES, arrays_in, flat, listed, natural_blocks
 from .sources import Source, host, open_source
@@ -49,13 +50,15 @@ def compare_models(
         nonlocal missing, other_text
         missing, other_text = missing + block.missing, other_text + block.other_text
         if block.found is not None:
-            seen._take(block.found, block.rows, block.chosen, sides[0].categories, allow_partial, block.pooled)
+            seen._take(block.found, block.rows, block.chosen, sides[0].categories, allow_partial, block.buckets)
         if progress is not None:
             progress(block.stop, rows)
 
     edges = {int(edge) for side in sides for edge in side.starts}
     categories = sides[0].categories
-    own = partial(stream_rows, categories, max(piece.width for side in sides for piece in side.pieces))
+    # Beside a llama.cpp file others are taken as float64 log-probabilities.
+    width = max(piece.width for side in sides for piece in side.pieces) if sides[0].kind == sides[1].kind else 16
+    own = partial(stream_rows, categories, width)
     spans = list(natural_blocks(edges, rows, own if anywhere else partial(block_rows, categories)))
     in_order(spans, blocks.read, blocks.compare, take, size=rows * categories if anywhere else 0)
     notes = _notes(sides, rows, missing, other_text)
@@ -178,7 +181,7 @@ class _Compared(NamedTuple):
     rows: Array
     chosen: Array | None
     found: Rows | None = None
-    pooled: Pooled | None = None
+    buckets: Buckets | None = None
 
 
 class _Blocks(NamedTuple):
@@ -209,24 +212,21 @@ class _Blocks(NamedTuple):
         compared = _Compared(*block[:5])
         if not len(block.rows):
             return compared
-        pooled, chosen = None, block.chosen
+        buckets, chosen = None, block.chosen
         try:
             if any(isinstance(b, Clipped) for b in block.sides):
                 plain = [
                     b if isinstance(b, Clipped) else log_probs(_floats(b), form, half)
                     for b, form, half in zip(block.sides, self.forms, block.halves)
                 ]
-                pooled = pool(plain[0], plain[1], chosen)
-                found = compare_batch(pooled.p, pooled.q, ("log_probs", "log_probs"), (False, False), None)
-                found = found._replace(top_p=pooled.top_p, top_q=pooled.top_q, log_p=pooled.log_p, log_q=pooled.log_q)
-                pooled = pooled._replace(p=None, q=None)
+                found, buckets = compare_clipped(plain[0], plain[1], chosen)
             else:
                 p, q = (_floats(b) for b in block.sides)
                 found = compare_batch(p, q, self.forms, (block.halves[0], block.halves[1]), chosen)
             holding_nan(found, block.rows, self.allow_partial)
         except NotComparable as error:
             raise ReadError(_place(error, self.sides, block.rows, block.sides)) from None
-        return compared._replace(found=found, pooled=pooled)
+        return compared._replace(found=found, buckets=buckets)
 
 
 def _place(error: NotComparable, sides: tuple[Source, Source], rows: Array, blocks: list[Any]) -> str:

@@ -39,6 +39,9 @@
 #if !defined(__GNUC__)
 #error "sums are taken in lanes, which only GCC and Clang are told to do: float32 adds up too few numbers one by one"
 #endif
+#if defined(__FAST_MATH__) || (defined(__FLT_EVAL_METHOD__) && __FLT_EVAL_METHOD__ != 0)
+#error "roundings are counted on, NaN and infinities told apart: no -ffast-math, no float32 that is computed in more digits, as by the x87"
+#endif
 #define INLINE static inline __attribute__((always_inline))
 #define ALIGNED __attribute__((aligned(64))) /* to lines of the cache: else half of all accesses take two of them */
 
@@ -127,10 +130,11 @@ INLINE float logarithm(float y, float x, float *rest) {
    Of an array of any type, up to CHUNK numbers from `at` on: n, and after these `pad`, up to a multiple of LANES. */
 
 INLINE float from_half(uint16_t x) {
-    /* The exponent is one of float32 but for 2^112; inf and NaN have the highest of all. */
-    float size = as_float((int32_t)(x & 0x7fff) << 13) * 0x1p112f;
-    int32_t bits = as_int(size) | ((x & 0x7c00) == 0x7c00 ? 0x7f800000 : 0);
-    return as_float(bits | (int32_t)((uint32_t)(x & 0x8000) << 16));
+    /* The exponent of float32 is 112 more; inf and NaN have the highest of all. Subnormal ones by their fraction: where a process flushes
+       such numbers of float32 to 0, as PyTorch may be told to, these must not be lost. */
+    uint32_t rest = x & 0x7fff, bits = (rest << 13) + (112u << 23) + (rest >= 0x7c00 ? 112u << 23 : 0);
+    float size = rest < 0x400 ? (float)rest * 0x1p-24f : as_float((int32_t)bits);
+    return as_float(as_int(size) | (int32_t)((uint32_t)(x & 0x8000) << 16));
 }
 
 INLINE size_t padded(size_t n) { return (n + LANES - 1) / LANES * LANES; }
@@ -451,6 +455,42 @@ INLINE int alike(const Arrays *of, size_t start) {
     return 1;
 }
 
+/* How the numbers of a row were taken. */
+typedef struct {
+    double columns, base, shift; /* logarithms of the sum of P's weights, and of Q's less that */
+    double excess;               /* of probabilities, the latter without its logarithm */
+    int logs, narrow, as_they_are;
+    const double *tolerances;
+} Frame;
+
+/* The divergences, and whether they are good. `equal`: the rows are known to be. */
+INLINE Row concluded(const Sums *sums, const Frame *of, int equal) {
+    const double z = sums->z, x = sums->x / z, s = sums->s / z, c = sums->c / z, a = sums->a / z, b = sums->b / z, gain = log1p(x);
+    /* Logarithms of the sums of P's weights and of Q's. */
+    const double log_zp = of->logs || !of->as_they_are ? of->base + log(z) : log(z), log_zq = log_zp + of->shift + gain;
+    Row row = {0};
+    row.kl_pq = s - (x - gain);
+    row.kl_qp = (c + x) / (1.0 + x) - gain;
+    row.js = log1p(0.5 * x) - 0.5 * gain + 0.5 * (a - 0.5 * x + (b + 0.5 * x) / (1.0 + x));
+    row.log_p = -log_zp;
+    row.log_q = -log_zq;
+
+    /* What v is off by, apart from its own rounding; what is lost of P where its weights are too small, and Q's are not. */
+    const double least = fmin(fmin(row.kl_pq, row.kl_qp), 4.0 * row.js);
+    const double of_logs = fabs(of->shift) * (of->narrow ? 0x1p-47 : 0x1p-51), of_probs = of->as_they_are ? fabs(of->excess) * 0x1p-23 : 0x1p-51;
+    const double coarse = of->logs ? of_logs : of_probs;
+    const double lost = of->logs ? sums->below * 1e4 * 2e-35 : of->columns * 100.0 * LEAST; /* a term is at most so many times its weight */
+    int fine = fabs(x) <= 1e-3 && x * x <= 2.0 * least && coarse <= 0.1 * KULLBACK_GOAL * sqrt(least) && lost <= 0.01 * KULLBACK_GOAL * least;
+    /* What is of first order in X cancels; and terms of float32 may have underflown. */
+    fine = fine && fabs(x) * 0x1p-50 <= 0.1 * KULLBACK_GOAL * least && least >= 1e-25;
+    fine = fine || equal;
+    fine = fine && z > 0.0 && of->base - of->base == 0.0 && of->shift - of->shift == 0.0 && row.kl_pq + row.kl_qp + row.js < INFINITY;
+    fine = fine && sums->strange == 0.0;
+    fine = fine && fabs(expm1(log_zp)) <= of->tolerances[0] && fabs(expm1(log_zq)) <= of->tolerances[1];
+    row.decided = fine;
+    return row;
+}
+
 INLINE Row compared(const Arrays *of, int64_t number_of_row, double *tops, double *chunk_sums) {
     const size_t columns = (size_t)of->columns, start = (size_t)number_of_row * columns;
     const int logs = of->logs, narrow = of->type_x != FLOAT64 && of->type_y != FLOAT64;
@@ -460,6 +500,7 @@ INLINE Row compared(const Arrays *of, int64_t number_of_row, double *tops, doubl
     const double excess = q.sum / p.sum - 1.0;
     /* Without normalising them first: where float32 would not round the excess too much, and weights not be too small. */
     const int as_they_are = narrow && fabs(excess) <= 1e-5 && p.sum >= 0.5 && p.sum <= 2.0;
+    const Frame frame = {(double)columns, base, shift, excess, logs, narrow, as_they_are, of->tolerances};
     Sums sums = {0};
     ALIGNED Chunk chunk;
     ALIGNED float narrow_p[CHUNK], narrow_q[CHUNK];
@@ -490,39 +531,22 @@ INLINE Row compared(const Arrays *of, int64_t number_of_row, double *tops, doubl
         add(&chunk, all, &sums);
     }
 
-    const double z = sums.z, x = sums.x / z, s = sums.s / z, c = sums.c / z, a = sums.a / z, b = sums.b / z, gain = log1p(x);
-    /* Logarithms of the sums of P's weights and of Q's. */
-    const double log_zp = logs || !as_they_are ? base + log(z) : log(z), log_zq = log_zp + shift + gain;
+    Row row = concluded(&sums, &frame, sums.s == 0.0 && sums.x == 0.0 && alike(of, start));
     const size_t token = start + (size_t)(of->chosen ? of->chosen[number_of_row] : p.place);
     const double at_p = number(of->x, of->type_x, token), at_q = number(of->y, of->type_y, token);
-    Row row;
-    row.kl_pq = s - (x - gain);
-    row.kl_qp = (c + x) / (1.0 + x) - gain;
-    row.js = log1p(0.5 * x) - 0.5 * gain + 0.5 * (a - 0.5 * x + (b + 0.5 * x) / (1.0 + x));
-    row.log_p = log(at_p) - log_zp;
-    row.log_q = log(at_q) - log_zq;
     if (logs) {
         /* Without the largest, beside which the rest may be lost. Q's by P's and their ratio, where they are so close that its digits count. */
         const double others_p = log1p(p.rest), others_q = log1p(q.rest);
-        const double from_p = others_p + (shift - (q.top - p.top)) + gain;
+        const double from_p = others_p + (shift - (q.top - p.top)) + log1p(sums.x / sums.z);
         row.log_p = (at_p - p.top) - others_p;
         row.log_q = (at_q - q.top) - (row.kl_pq < others_q * others_q ? from_p : others_q);
+    } else {
+        row.log_p += log(at_p);
+        row.log_q += log(at_q);
     }
     row.top_p = p.place;
     row.top_q = q.place;
-
-    /* What v is off by, apart from its own rounding; what is lost of P where its weights are too small, and Q's are not. */
-    const double least = fmin(fmin(row.kl_pq, row.kl_qp), 4.0 * row.js);
-    const double coarse = logs ? fabs(shift) * (narrow ? 0x1p-47 : 0x1p-51) : as_they_are ? fabs(excess) * 0x1p-23 : 0x1p-51;
-    const double lost = logs ? sums.below * 1e4 * 2e-35 : (double)columns * 100.0 * LEAST; /* a term is at most so many times its weight */
-    int fine = fabs(x) <= 1e-3 && x * x <= 2.0 * least && coarse <= 0.1 * KULLBACK_GOAL * sqrt(least) && lost <= 0.01 * KULLBACK_GOAL * least;
-    /* What is of first order in X cancels; and terms of float32 may have underflown. */
-    fine = fine && fabs(x) * 0x1p-50 <= 0.1 * KULLBACK_GOAL * least && least >= 1e-25;
-    fine = fine || (sums.s == 0.0 && sums.x == 0.0 && alike(of, start));
-    fine = fine && z > 0.0 && base - base == 0.0 && shift - shift == 0.0 && row.kl_pq + row.kl_qp + row.js < INFINITY;
-    fine = fine && sums.strange == 0.0 && !p.negative && !q.negative;
-    fine = fine && fabs(expm1(log_zp)) <= of->tolerances[0] && fabs(expm1(log_zq)) <= of->tolerances[1];
-    row.decided = fine;
+    row.decided = row.decided && !p.negative && !q.negative;
     return row;
 }
 
@@ -542,6 +566,11 @@ int kullback_compare(const Arrays *of, int64_t first, int64_t last, Row *rows) {
     free(room);
     return 0;
 }
+
+#include "clipped.h"
+
+/* Of what passes between here and Python, by which it knows that both are of one version. */
+const int64_t kullback_sizes[] = {sizeof(Arrays), sizeof(Row), sizeof(Clipped), sizeof(Pooled)};
 
 /* ctypes loads this library; but it is built, and found, as an extension of Python, so it is an importable one, with nothing in it. */
 #if defined(PY_VERSION_HEX)

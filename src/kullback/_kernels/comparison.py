@@ -165,7 +165,8 @@ class _Call:
         self.logs = forms[0] in LOG_FORMS
         small = x.size <= SMALL
         self.goal = _SMALL_GOAL if small else _GOAL
-        self.kernel = None if small or self.logs != (forms[1] in LOG_FORMS) else compiled.compare
+        alike = self.logs == (forms[1] in LOG_FORMS)
+        self.kernel = compiled.kernels.compare if compiled.kernels and alike and not small else None
         self.limits = [limit if form in ("probs", "log_probs") else np.inf for form, limit in zip(forms, tolerances)]
 
     def work(self, queue: Iterator[tuple[int, int]]) -> None:

@@ -1,4 +1,4 @@
-"""The compiled kernel of comparisons, `comparison.c`, if this installation has it: there are systems without a C compiler.
+"""The compiled kernels of comparisons, `comparison.c` and `clipped.h`, if installed: there are systems without a C compiler.
 
 Loads a library, nothing more. ctypes lets other threads run while it works.
 """
@@ -9,17 +9,18 @@ import ctypes
 from collections.abc import Callable
 from importlib.machinery import EXTENSION_SUFFIXES
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 
 Array = Any
 
-# One of these a row, as `Row` of comparison.c has it.
+# One of these a row, as `Row` of comparison.c has it, and as `Pooled` of clipped.h.
 ROW = np.dtype(
     [(name, "f8") for name in ("kl_pq", "kl_qp", "js", "log_p", "log_q")] + [(name, "i8") for name in ("top_p", "top_q", "decided")]
 )
-# Its types of numbers, by their place there.
+POOLED_ROW = np.dtype(ROW.descr + [(name, "f8") for name in ("bucket_p", "bucket_q", "theirs")])
+# Types of numbers, by their place in comparison.c.
 TYPES = tuple(np.dtype(name) for name in ("f4", "f8", "f2"))
 
 
@@ -36,31 +37,75 @@ class _Arrays(ctypes.Structure):
     ]
 
 
-def load(path: Path) -> Callable[..., None]:
-    """compare(x, y, logs, tolerances, chosen, rows): of two contiguous (n, categories) arrays of TYPES, into n entries of ROW."""
-    kernel = ctypes.CDLL(str(path)).kullback_compare
-    kernel.argtypes = [ctypes.POINTER(_Arrays), ctypes.c_int64, ctypes.c_int64, ctypes.c_void_p]
+class _Stored(ctypes.Structure):
+    _fields_ = [
+        ("codes", ctypes.c_void_p),
+        ("stride", ctypes.c_int64),
+        ("scale", ctypes.c_void_p),
+        ("low", ctypes.c_void_p),
+        ("logs", ctypes.c_void_p),
+    ]
+
+
+class _Clipped(ctypes.Structure):
+    _fields_ = [("p", _Stored), ("q", _Stored), ("columns", ctypes.c_int64), ("chosen", ctypes.c_void_p)]
+
+
+class Kernels(NamedTuple):
+    """compare(x, y, logs, tolerances, chosen, rows): of two contiguous (n, categories) arrays of TYPES, into n entries of ROW.
+
+    compare_clipped(p, q, chosen, rows): of two sides that are each (codes, scale, low), as a llama.cpp file has them, codes one after
+    another within a row, or contiguous float64 log-probabilities, into n entries of POOLED_ROW.
+    """
+
+    compare: Callable[..., None]
+    compare_clipped: Callable[..., None]
+
+
+def _at(x: Array | None) -> int | None:
+    return None if x is None else x.ctypes.data
+
+
+def _stored(side: Any) -> _Stored:
+    if isinstance(side, np.ndarray):
+        return _Stored(logs=_at(side))
+    codes, scale, low = side
+    return _Stored(_at(codes), codes.strides[0] // codes.itemsize, _at(scale), _at(low))
+
+
+def load(path: Path) -> Kernels:
+    """Raises OSError, AttributeError or ValueError if this is no such library, or not of this version."""
+    library = ctypes.CDLL(str(path))
+    sizes = ctypes.sizeof(_Arrays), ROW.itemsize, ctypes.sizeof(_Clipped), POOLED_ROW.itemsize
+    if tuple((ctypes.c_int64 * len(sizes)).in_dll(library, "kullback_sizes")) != sizes:
+        raise OSError(f"{path} is of another version")
+    of_arrays, of_clipped = library.kullback_compare, library.kullback_compare_clipped
+    of_arrays.argtypes = [ctypes.POINTER(_Arrays), ctypes.c_int64, ctypes.c_int64, ctypes.c_void_p]
+    of_clipped.argtypes, of_clipped.restype = [ctypes.POINTER(_Clipped), ctypes.c_int64, ctypes.c_void_p], None
 
     def compare(x: Array, y: Array, logs: bool, tolerances: tuple[float, float], chosen: Array | None, rows: Array) -> None:
         arrays = _Arrays(
-            x.ctypes.data, y.ctypes.data, TYPES.index(x.dtype), TYPES.index(y.dtype), logs, (ctypes.c_double * 2)(*tolerances), x.shape[1],
-            None if chosen is None else chosen.ctypes.data,
-        )  # fmt: skip
-        if kernel(ctypes.byref(arrays), 0, len(x), rows.ctypes.data):
+            _at(x), _at(y), TYPES.index(x.dtype), TYPES.index(y.dtype), logs, (ctypes.c_double * 2)(*tolerances), x.shape[1], _at(chosen)
+        )
+        if of_arrays(ctypes.byref(arrays), 0, len(x), _at(rows)):
             raise MemoryError("no memory to compare rows in")
 
-    return compare
+    def compare_clipped(p: Any, q: Any, chosen: Array | None, rows: Array) -> None:
+        columns = (p if isinstance(p, np.ndarray) else p[0]).shape[1]
+        of_clipped(ctypes.byref(_Clipped(_stored(p), _stored(q), columns, _at(chosen))), len(rows), _at(rows))
+
+    return Kernels(compare, compare_clipped)
 
 
-def _installed() -> Callable[..., None] | None:
+def _installed() -> Kernels | None:
     for suffix in EXTENSION_SUFFIXES:
         path = Path(__file__).with_name("_comparison" + suffix)
         if path.exists():
             try:
                 return load(path)
-            except (OSError, AttributeError):  # built for another system, or not by us
+            except (OSError, AttributeError, ValueError):  # built for another system, of another version, or not by us
                 return None
     return None
 
 
-compare = _installed()
+kernels = _installed()

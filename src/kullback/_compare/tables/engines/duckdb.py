@@ -131,7 +131,7 @@ class DuckTable:
             for candidate in candidates:
                 missing = f" OR {x} IN ({', '.join('?' * len(MISSING_NUMBERS))})" if candidate in NUMBERS else ""
                 castable = f"TRY_CAST({x} AS {candidate.sql}) IS NOT NULL AND " if candidate in TIMES else ""
-                tests.append(f"count_if(({castable}regexp_full_match({x}, ?)){missing})")
+                tests.append(_count(f"({castable}regexp_full_match({x}, ?)){missing}"))
                 parameters += [candidate.pattern, *(MISSING_NUMBERS if missing else ())]
             present, *matching = self._one(f"SELECT {', '.join(tests)} FROM raw", parameters)
             chosen = next((c for c, n in zip(candidates, matching) if present and n == present), None)
@@ -168,7 +168,7 @@ class DuckTable:
             raise ReadError(f"{self._side}: {_sentence(error, self._source)}") from None
 
     def _how_many(self, names: Sequence[str], condition: Callable[[str], str]) -> dict[str, int]:
-        aggregates = [f"count_if({condition(name)})" for name in names]
+        aggregates = [_count(condition(name)) for name in names]
         return dict(zip(names, self._aggregate(aggregates, [[] for _ in aggregates])))
 
     def _order_statistics(self, name: str, count: int, wanted: list[int]) -> list[Any]:
@@ -191,7 +191,7 @@ class DuckTable:
             ends = [(end, sign) for end, sign in ((low, ">="), (high, "<=")) if end is not None]
             inside.append(" AND ".join(f"{x} {sign} ?" for _, sign in ends) or "true")
             inside_values += [end for end, _ in ends]
-            below.append(f"count_if({finite} AND {x} < ?)" if low is not None else "0")
+            below.append(_count(f"{finite} AND {x} < ?") if low is not None else "0")
             below_values.append([low] if low is not None else [])
         under = self._aggregate(below, below_values)
         which = " ".join(f"WHEN {condition} THEN {j}" for j, condition in enumerate(inside))
@@ -221,7 +221,7 @@ class DuckTable:
             parameters: list[list[Any]] = []
             for name, of in bins.items():
                 for condition, values in self._conditions(name, of):
-                    aggregates.append(f"count_if({condition})")
+                    aggregates.append(_count(condition))
                     parameters.append(values)
             numbers = iter(self._aggregate(aggregates, parameters))
             found = {}
@@ -358,6 +358,11 @@ def _type(duck: str) -> Type:
     if duck == '"NULL"':
         return Type("none", "NULL")
     return Type("boolean" if duck == "BOOLEAN" else "", duck)
+
+
+def _count(condition: str) -> str:
+    """How many rows are so. Where the condition is NULL in all of them, count_if may be NULL, not 0."""
+    return f"coalesce(count_if({condition}), 0)"
 
 
 def _quoted(name: str) -> str:
