@@ -11,6 +11,7 @@ from pathlib import Path
 import mpmath
 import numpy as np
 import pytest
+import torch
 
 import kullback
 from dumps import softmax, truth
@@ -168,6 +169,7 @@ def test_sums_of_many_like_terms(rng):
                 a, b = (softmax(side).astype(float) * period / 96_000 for side in (a, b))
             a, b = a.astype(np.float32), b.astype(np.float32)
             rows, fine = taken(np.tile(a, 96_000 // period), np.tile(b, 96_000 // period), form)
+            assert fine.all() or (period == 1 and form == "logits")  # rows of one value are all the same distribution
             wide = [side.astype(np.longdouble) for side in (a, b)]
             sides = [softmax(side) if form == "logits" else side / side.sum(1, keepdims=True) for side in wide]
             for values, right in zip(figures(rows), truth(*sides)):
@@ -393,6 +395,32 @@ def test_float16_as_numpy_reads_it():
     np.testing.assert_array_equal(rows["log_p"][deep], x[deep, 0].astype(float))
 
 
+def test_float16_where_subnormal_numbers_are_flushed(rng):
+    """As PyTorch may be told to, for the whole thread: those of float16 are none of float32."""
+    p = rng.dirichlet(np.ones(300), 20)
+    p[:, 100:] *= 1e-3
+    q = p * np.exp(0.5 * rng.standard_normal(p.shape))
+    x, y = (side.astype(np.float16) for side in (p / p.sum(1, keepdims=True), q / q.sum(1, keepdims=True)))
+    assert (np.abs(x) < np.finfo(np.float16).smallest_normal).mean() > 0.5
+    before, _ = taken(x, y, "counts")
+    assert torch.set_flush_denormal(True)
+    try:
+        flushed, _ = taken(x, y, "counts")
+    finally:
+        torch.set_flush_denormal(False)
+    np.testing.assert_array_equal(flushed["kl_pq"], before["kl_pq"])
+
+
+def test_every_number_of_float16():
+    x = np.arange(1 << 16, dtype=np.uint16).view(np.float16)
+    x = x[np.isfinite(x)][:, None]
+    rows, _ = taken(
+        np.concatenate([x, np.zeros_like(x)], 1), np.zeros((len(x), 2), np.float16), "logits", chosen=np.zeros(len(x), np.int64)
+    )
+    wide = x[:, 0].astype(np.longdouble)
+    np.testing.assert_allclose(rows["log_p"], (wide - np.logaddexp(wide, 0)).astype(float), rtol=1e-6, atol=1e-7)
+
+
 def test_the_chosen_category(rng):
     x, y = rng.standard_normal((2, 30, 500)).astype(np.float32)
     chosen = rng.integers(500, size=30)
@@ -427,9 +455,13 @@ def test_a_library_of_another_system_is_as_none(tmp_path, monkeypatch):
     (tmp_path / "_comparison.so").write_bytes(b"not for this machine")
     monkeypatch.setattr(compiled, "__file__", str(tmp_path / "compiled.py"))
     assert compiled._installed() is None
-    (tmp_path / "other.c").write_text("int other;")
-    subprocess.run([shutil.which("cc"), "-shared", "-fPIC", "other.c", "-o", "_comparison.so"], check=True, cwd=tmp_path)
-    assert compiled._installed() is None
+    # Nor one that is not ours, or of another version: what Python hands over would be read as something else.
+    ours = "int kullback_compare, kullback_compare_clipped;"
+    for source in ("int other;", ours, f"{ours} long long kullback_sizes[] = {{64, 64, 96, 80}};"):
+        (tmp_path / "other.c").write_text(source)
+        (tmp_path / "_comparison.so").unlink()
+        subprocess.run([shutil.which("cc"), "-shared", "-fPIC", "other.c", "-o", "_comparison.so"], check=True, cwd=tmp_path)
+        assert compiled._installed() is None
 
 
 def test_a_category_that_is_none_is_not_read(rng):

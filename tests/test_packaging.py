@@ -6,6 +6,7 @@ import os
 import shutil
 import subprocess
 import sys
+import tarfile
 import zipfile
 from pathlib import Path
 
@@ -33,3 +34,17 @@ def test_the_wheel(tmp_path, compiler):
     rest = {name for name in names - wanted if ".dist-info/" not in name}
     assert len(rest) == (1 if compiler == "cc" else 0)
     assert all(name.startswith("kullback/_kernels/_comparison.") for name in rest)
+
+
+def test_the_source_distribution(tmp_path):
+    """What a wheel is built from where there is none: all of src, the kernel's C too, and the tests."""
+    if not (ROOT / ".git").exists():
+        pytest.skip("unpacked from such a distribution: nothing tells what should be in it")
+    subprocess.run(["git", "clone", "--quiet", "--no-hardlinks", ROOT, tmp_path / "tree"], check=True)
+    code = "import setuptools.build_meta as build, sys; print(build.build_sdist(sys.argv[1]))"
+    subprocess.run([sys.executable, "-c", code, tmp_path], check=True, cwd=tmp_path / "tree", capture_output=True)
+    (archive,) = tmp_path.glob("*.tar.gz")
+    names = {name.partition("/")[2] for name in tarfile.open(archive).getnames()}
+    tracked = subprocess.run(["git", "ls-files"], check=True, cwd=tmp_path / "tree", capture_output=True, text=True).stdout.splitlines()
+    left_out = {name for name in tracked if name not in names}
+    assert left_out <= {".ci/run", ".gitignore", ".pre-commit-config.yaml"}

@@ -1,0 +1,159 @@
+"""Rows of llama.cpp's files, compiled and not: by the definition in docs/compare.md, in extended precision, from the codes."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+from dumps import softmax, truth
+from kullback._compare import clipped
+from kullback._compare.clipped import compare_clipped
+from kullback._compare.llama import Clipped
+from kullback._kernels import compiled
+
+PROMISE = 1e-5
+
+
+@pytest.fixture(params=["compiled", "numpy"])
+def kernel(request, monkeypatch):
+    """As installed, and on a machine without a compiler."""
+    if request.param == "numpy":
+        monkeypatch.setattr(compiled, "kernels", None)
+    else:
+        assert compiled.kernels is not None
+    return request.param
+
+
+def coded(logits, window):
+    """As llama.cpp's writer does it; window None: one so large that nothing is clipped, but the codes are as coarse as they are."""
+    x = logits.astype(np.float32)
+    top = x.max(1, keepdims=True)
+    low = x.min(1, keepdims=True) if window is None else np.maximum(x.min(1, keepdims=True), top - np.float32(window))
+    scale = ((top - low) / np.float32(65535.0)).astype(np.float32)
+    with np.errstate(divide="ignore", invalid="ignore"):
+        codes = np.where(x > low, np.rint((x - low) / scale), 0).astype(np.uint16)
+    lowest = (low - top - np.log(np.exp((x - top).astype(np.float64)).sum(1, keepdims=True))).astype(np.float32)
+    return Clipped(codes, scale[:, 0], lowest[:, 0])
+
+
+def sides_of(side):
+    """Logarithms in extended precision, and which categories are hidden."""
+    if not isinstance(side, Clipped):
+        return side.astype(np.longdouble), np.zeros(side.shape, bool)
+    logs = side.scale[:, None].astype(np.longdouble) * side.codes + side.low[:, None]
+    return logs, (side.codes == 0) & (side.scale * np.float32(65535) >= np.float32(15.9))[:, None]
+
+
+def by_definition(p, q):
+    """Both over the categories that neither hides, and the bucket."""
+    (log_p, hidden_p), (log_q, hidden_q) = sides_of(p), sides_of(q)
+    pooled, sides, masses = hidden_p | hidden_q, [], []
+    for side, logs, own in ((p, log_p, hidden_p), (q, log_q, hidden_q)):
+        mass = np.where(own, 0, np.exp(logs))
+        bucket = np.where(pooled, mass, 0).sum(1)
+        if isinstance(side, Clipped):
+            rest, slack = 1 - mass.sum(1), side.scale.astype(np.longdouble) / 2
+            high = np.minimum(np.maximum(rest + slack, 0), own.sum(1) * np.exp(side.low.astype(np.longdouble)))
+            bucket = bucket + (np.minimum(np.maximum(rest - slack, 0), high) + high) / 2
+        whole = np.concatenate([np.where(pooled, 0, mass), bucket[:, None]], 1)
+        sides.append(whole / whole.sum(1, keepdims=True))
+        masses.append(bucket.astype(float))
+    with np.errstate(invalid="ignore"):
+        theirs = np.where(log_p > -16, np.exp(log_p) * (log_p - log_q), 0).sum(1).astype(float)
+    return truth(*sides), masses, theirs, log_p, log_q
+
+
+def check(p, q, chosen=None):
+    found, buckets = compare_clipped(p, q, chosen)
+    expected, masses, theirs, log_p, log_q = by_definition(p, q)
+    for values, right in zip(found[:3], expected):
+        # The truth, summed in extended precision, is itself off by 1e-18 or so.
+        np.testing.assert_allclose(values, right, rtol=PROMISE, atol=1e-17)
+    for values, right in zip(buckets[:2], masses):
+        np.testing.assert_allclose(values, right, rtol=1e-6, atol=1e-12)  # 1 less a sum that is good to 1e-13
+    if isinstance(p, Clipped):
+        np.testing.assert_allclose(buckets.theirs, theirs, rtol=1e-9, atol=1e-12)
+    else:
+        assert buckets.theirs is None
+    for top, side, logs in ((found.top_p, p, log_p), (found.top_q, q, log_q)):
+        np.testing.assert_array_equal(top, (side.codes if isinstance(side, Clipped) else logs).argmax(1))
+    token = found.top_p if chosen is None else chosen
+    for values, logs in ((found.log_p, log_p), (found.log_q, log_q)):
+        np.testing.assert_allclose(values, logs[np.arange(len(logs)), token].astype(float), rtol=1e-14)
+    return found
+
+
+def pair(rng, rows, categories, spread, noise):
+    a = spread * rng.standard_normal((rows, categories))
+    return a, a + noise * rng.standard_normal(a.shape)
+
+
+@pytest.mark.parametrize("categories", [1, 2, 15, 16, 17, 255, 256, 257, 3001])
+@pytest.mark.parametrize(("spread", "window"), [(1.0, 16.0), (4.0, 16.0), (8.0, 16.0), (8.0, 24.0), (2.0, None)])
+def test_two_files(rng, kernel, categories, spread, window):
+    """Rows at every distance; few categories hidden, and most."""
+    a, b = pair(rng, 40, categories, spread, 10 ** rng.uniform(-4, 0.5, (40, 1)))
+    check(coded(a, window), coded(b, window), rng.integers(categories, size=40))
+
+
+@pytest.mark.parametrize("spread", [1.0, 8.0])
+@pytest.mark.parametrize("first", [True, False])
+def test_a_file_and_exact_numbers(rng, kernel, spread, first):
+    a, b = pair(rng, 40, 700, spread, 10 ** rng.uniform(-3, 0.5, (40, 1)))
+    exact = np.log(softmax(b)).astype(np.float64)
+    check(coded(a, 16.0), exact) if first else check(exact, coded(a, 16.0))
+
+
+def test_one_is_clipped_and_the_other_not(rng, kernel):
+    a, b = pair(rng, 30, 500, 8.0, 0.5)
+    check(coded(a, 16.0), coded(b, None))
+    check(coded(b, None), coded(a, 16.0))
+
+
+def test_nearly_all_is_decided_by_the_kernel(rng, monkeypatch):
+    """What it leaves takes NumPy ten times as long."""
+    monkeypatch.setattr(clipped, "pool", None)
+    a, b = pair(rng, 200, 2000, 5.0, 10 ** rng.uniform(-4, 0.5, (200, 1)))
+    found, _ = compare_clipped(coded(a, 16.0), coded(b, 16.0), None)
+    assert found.decided.all()
+
+
+def test_the_same_rows(rng, kernel):
+    a, _ = pair(rng, 20, 300, 8.0, 0.0)
+    found = check(coded(a, 16.0), coded(a, 16.0))
+    assert not any(values.any() for values in found[:3])
+
+
+def test_rows_that_lie_apart_in_memory(rng, kernel):
+    """As in the file, where each begins with its scale."""
+    a, b = pair(rng, 30, 301, 6.0, 0.4)
+    sides = []
+    for x in (a, b):
+        made = coded(x, 16.0)
+        wide = np.zeros((30, 307), "<u2")
+        wide[:, 4:305] = made.codes
+        sides.append(Clipped(wide[:, 4:305], made.scale, made.low))
+    check(*sides)
+
+
+def test_numbers_that_are_none(rng, kernel):
+    """A damaged file: NaN comes out, in that row alone; nothing else happens."""
+    a, b = pair(rng, 12, 300, 6.0, 0.4)
+    p, q = coded(a, 16.0), coded(b, 16.0)
+    p.scale[3], p.low[4], q.low[5] = np.nan, np.nan, np.nan
+    found, _ = compare_clipped(p, q, None)
+    assert list(np.flatnonzero(np.isnan(found.kl_pq))) == [3, 4, 5]
+
+
+def test_what_q_lacks_and_p_hides(rng, kernel):
+    """Q has nothing where P hides something: the bucket of Q is empty, and the divergence infinite."""
+    a, b = pair(rng, 8, 300, 8.0, 0.4)
+    p = coded(a, 16.0)
+    exact = np.log(softmax(b)).astype(np.float64)
+    exact[p.codes == 0] = -np.inf
+    exact -= np.log(np.exp(exact).sum(1, keepdims=True))
+    found, buckets = compare_clipped(p, exact, None)
+    assert (p.codes == 0).any(1).all()
+    assert np.isinf(found.kl_pq).all()
+    assert np.isfinite(found.kl_qp).all()
+    assert not buckets.q.any()
