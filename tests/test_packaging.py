@@ -44,7 +44,8 @@ def test_the_source_distribution(tmp_path):
     code = "import setuptools.build_meta as build, sys; print(build.build_sdist(sys.argv[1]))"
     subprocess.run([sys.executable, "-c", code, tmp_path], check=True, cwd=tmp_path / "tree", capture_output=True)
     (archive,) = tmp_path.glob("*.tar.gz")
-    names = {name.partition("/")[2] for name in tarfile.open(archive).getnames()}
+    with tarfile.open(archive) as opened:
+        names = {name.partition("/")[2] for name in opened.getnames()}
     tracked = subprocess.run(["git", "ls-files"], check=True, cwd=tmp_path / "tree", capture_output=True, text=True).stdout.splitlines()
     left_out = {name for name in tracked if name not in names}
     assert left_out <= {".ci/run", ".gitignore", ".pre-commit-config.yaml"}
