@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import argparse
 import csv
+import json
 import os
 import platform
 import subprocess
@@ -29,6 +30,8 @@ from kullback._compare.comparison import compare_batch
 HERE = Path(__file__).resolve().parent
 DOCS = HERE.parent / "docs" / "compare.md"
 BEGIN, END = "<!-- compare:begin -->", "<!-- compare:end -->"
+# Of llama.cpp's files: tokens of a chunk, and rows of it.
+CONTEXT, CHUNK = 512, 255
 PEAK = """
 import re, sys, kullback as kb, kullback._compare.models
 peak = lambda: int(re.search(r"VmHWM:\\s+(\\d+) kB", open("/proc/self/status").read())[1])
@@ -68,9 +71,12 @@ class Case(NamedTuple):
     level: float = 0.0
     shift: float = 0.0
     centre: float = 0.0
+    kind: str = ".npy"
 
     def arrays(self, size: int, rng: np.random.Generator) -> tuple[np.ndarray, np.ndarray]:
         p = 2 * rng.standard_normal((size // self.categories, self.categories), dtype=np.float32)
+        if self.kind == ".kld":
+            p = 3 * p[: len(p) // CHUNK * CHUNK]  # so that a part is clipped, as of a model's
         noise = np.minimum(3.0, 10 ** rng.normal(self.centre, 0.45, (len(p), 1))).astype(np.float32) if self.noise is None else self.noise
         q = p + np.float32(noise) * rng.standard_normal(p.shape, dtype=np.float32)
         if self.form == "logits":
@@ -81,11 +87,37 @@ class Case(NamedTuple):
             p, q = np.log(p), np.log(q)
         elif self.form == "counts":
             p, q = (1 + np.round(50 * self.categories * x) for x in (p, q))
+        if self.dtype == "bfloat16":
+            return tuple((x.view(np.uint32) & np.uint32(0xFFFF0000)).view(np.float32) for x in (p, q))
         return p.astype(self.dtype), q.astype(self.dtype)
+
+    def write(self, x: np.ndarray, path: str) -> np.ndarray:
+        """To a file; returns the numbers as they are in it."""
+        if self.kind == ".npy":
+            np.save(path, x)
+        elif self.kind == ".safetensors":
+            bits = (x.view(np.uint32) >> 16).astype("<u2")
+            header = json.dumps({"logits": {"dtype": "BF16", "shape": x.shape, "data_offsets": [0, bits.nbytes]}}).encode()
+            Path(path).write_bytes(len(header).to_bytes(8, "little") + header + bits.tobytes())
+        else:
+            # As llama.cpp does: codes of 16 bits, down to 16 below the largest.
+            count, categories = x.shape
+            top = x.max(1, keepdims=True)
+            scale = np.float32(16 / 65535)
+            codes = np.rint(np.maximum(x - top + 16, 0) / scale).astype("<u2")
+            low = -16 - np.log(np.exp((x - top).astype(np.float64)).sum(1, keepdims=True)).astype("<f4")
+            ends = np.concatenate([np.full_like(low, scale), low], 1).astype("<f4").view("<u2")
+            with open(path, "wb") as file:
+                file.write(b"_logits_" + np.array([CONTEXT, categories, count // CHUNK], "<i4").tobytes())
+                file.write(bytes(4 * CONTEXT * (count // CHUNK)))
+                np.concatenate([ends, codes, np.zeros((count, categories % 2), "<u2")], 1).tofile(file)
+            return (scale * codes + low).astype(np.float32)
+        return x
 
     def words(self) -> str:
         about = (
-            ["rows differ"] * (self.noise is None)
+            ["llama.cpp's files"] * (self.kind == ".kld")
+            + ["rows differ"] * (self.noise is None)
             + [f"both {self.level:+g}"] * bool(self.level)
             + [f"Q {self.shift:+g}"] * bool(self.shift)
         )
@@ -99,7 +131,8 @@ CASES = [
     # Other arrays.
     *(Case(form, 0.7, categories) for form in ("logits", "probs") for categories in (10, 1000, 50_257, 128_256)),
     *(Case(form, noise, 32_000, "float64") for form in ("logits", "probs") for noise in (0.1, 0.7)),
-    Case("logits", 0.7, 128_256, "float16"), Case("log_probs", 0.7, 32_000),
+    Case("logits", 0.7, 128_256, "float16"), Case("logits", 0.7, 128_256, "bfloat16", kind=".safetensors"), Case("log_probs", 0.7, 32_000),
+    *(Case("log_probs", noise, categories, kind=".kld") for noise, categories in ((0.1, 32_000), (0.7, 32_000), (2.0, 32_000), (0.3, 128_256))),
     Case("counts", 0.7, 32_000), Case("counts", 0.7, 32_000, "int32"),
     # The two models' logits off by a constant, as they are.
     *(Case("logits", noise, 128_256, level=25.0, shift=3.0) for noise in (0.015, 0.7, 2.0)),
@@ -126,22 +159,21 @@ def main() -> None:
     rng = np.random.default_rng(0)
     found = []
     with tempfile.TemporaryDirectory() as folder:
-        first, second = (os.path.join(folder, f"{name}.npy") for name in "pq")
         for case in CASES:
-            x, y = case.arrays(arguments.size, rng)
+            first, second = (os.path.join(folder, f"{name}{case.kind}") for name in "pq")
+            x, y = (case.write(side, path) for side, path in zip(case.arrays(arguments.size, rng), (first, second)))
             form = case.form
-            np.save(first, x)
-            np.save(second, y)
             functions = [lambda f=form: kb.compare(first, second, form=f), lambda x=x, y=y, f=form: kb.kl(x, y, form=f)]
             row = {"form": form, "dtype": case.dtype, "categories": f"{case.categories:,}", "about": case.words()}
             row["mean_kl"] = f"{kb.kl(x, y, form=form).mean(dtype=np.float64):.2g}"
             for name, ((ours, theirs), speeds) in zip(("cpu", "wall"), measured(functions, arguments.rounds)):
                 row |= {f"compare_{name}_ns": f"{ours / x.size * 1e9:.2f}", f"kl_{name}_ns": f"{theirs / x.size * 1e9:.2f}"}
                 row[f"speed_{name}"] = f"{speeds[0]:.0%}"
-            row["error"] = f"{errors(x, y, form):.0e}"
+            row["error"] = "" if case.kind == ".kld" else f"{errors(x, y, form):.0e}"  # theirs has a bucket: tests
             found.append(row)
             print(row, flush=True)
         memory = []
+        first, second = (os.path.join(folder, f"{name}.npy") for name in "pq")
         p = 2 * rng.standard_normal((4 * arguments.size // categories, categories), dtype=np.float32)
         for count in (len(p) // 4, len(p) // 2, len(p)):
             np.save(first, p[:count])

@@ -203,13 +203,24 @@ def test_each_against_each(files, left, right):
     assert (found.bucket is not None) == (".kld" in (left, right))
 
 
-def test_bfloat16(tmp_path, rng):
+@pytest.mark.parametrize("small", [True, False])
+def test_bfloat16(tmp_path, rng, monkeypatch, small):
+    if not small:
+        monkeypatch.setattr(comparison, "SMALL", 0)
     p, q = (torch.tensor(x).bfloat16() for x in pair(rng, 30, 64, 0.3))
     save_torch_file({"logits": p}, tmp_path / "p.safetensors")
     torch.save(q, tmp_path / "q.pt")
     found = kb.compare(tmp_path / "p.safetensors", tmp_path / "q.pt", form="logits")
     close(found.kl_pq.mean, truth(softmax(p.float().numpy()), softmax(q.float().numpy()))[0].mean())
     assert kb.compare(p, q, form="logits").kl_pq.mean == pytest.approx(found.kl_pq.mean, rel=1e-12)
+    tokens = rng.integers(0, 64, (2, 32))
+    write_llama(tmp_path / "q.kld", q.float().numpy(), tokens)
+    against = kb.compare(tmp_path / "p.safetensors", tmp_path / "q.kld", form="logits")
+    close(against.kl_pq.mean, found.kl_pq.mean, rtol=1e-3)  # the codes are off by up to 1.2e-4 in the logarithm, at random
+    q[7, 3] = torch.nan
+    torch.save(q, tmp_path / "q.pt")
+    with pytest.raises(ReadError, match=r"q.pt: row 7 holds NaN"):
+        kb.compare(tmp_path / "p.safetensors", tmp_path / "q.pt", form="logits")
     # Probabilities of half precision may sum to 1 but for 5e-2, also where rows go through the exact formula.
     probs = torch.softmax(p.float(), -1).bfloat16()
     assert kb.compare(probs, probs).kl_pq.maximum == 0.0

@@ -395,6 +395,26 @@ def test_float16_as_numpy_reads_it():
     np.testing.assert_array_equal(rows["log_p"][deep], x[deep, 0].astype(float))
 
 
+def test_bfloat16(rng):
+    """Bits that NumPy has no type for; alone, and beside others."""
+    x = 2.0 * rng.standard_normal((50, 700)).astype(np.float32)
+    y = x + np.float32(0.3) * rng.standard_normal(x.shape).astype(np.float32)
+    x[3, 5], y[4, 6], x[5, 7] = np.nan, np.nan, -np.inf
+    x, y = (side.view(np.uint32) & np.uint32(0xFFFF0000) for side in (x, y))
+    bits = [(side >> 16).astype(np.uint16).view(compiled.BFLOAT16) for side in (x, y)]
+    wide = [side.view(np.float32) for side in (x, y)]
+    for a, b in (bits, (bits[0], wide[1]), (wide[0].astype(np.float64), bits[1])):
+        rows, fine = taken(a, b, "logits")
+        assert list(np.flatnonzero(~fine)) == [3, 4, 5]
+        for values, right in zip(figures(rows), truth(*map(softmax, wide))):
+            np.testing.assert_allclose(values[fine], right[fine], rtol=GOAL)
+    for values, right in zip(
+        comparison.compare_rows(*bits, ("logits", "logits"), (1e-3, 1e-3)),
+        comparison.compare_rows(*wide, ("logits", "logits"), (1e-3, 1e-3)),
+    ):
+        np.testing.assert_array_equal(values, right)
+
+
 def test_float16_where_subnormal_numbers_are_flushed(rng):
     """As PyTorch may be told to, for the whole thread: those of float16 are none of float32."""
     p = rng.dirichlet(np.ones(300), 20)

@@ -14,7 +14,7 @@ import numpy as np
 
 from .._divergences import js, kl
 from .._forms import parse_form
-from .._kernels.comparison import Rows, compare_rows, ready
+from .._kernels.comparison import Rows, compare_rows, ready, widened
 from .record import PERCENTILES, Calibration, ModelComparison, Perplexity, Share, Statistic, WorstRow
 from .sources import host
 from .summary import Moments, Spread, Worst
@@ -55,7 +55,7 @@ def compare_batch(p: Array, q: Array, forms: tuple[str, str], halves: tuple[bool
     step = max(1, (1 << 20) // p.shape[1])
     for low in range(0, len(left), step):
         rows = left[low : low + step]
-        x, y = (side[rows].astype(np.float64) for side in (p, q))  # in float32 JS of close rows would lose digits
+        x, y = (widened(side[rows]).astype(np.float64) for side in (p, q))  # in float32 JS of close rows would lose digits
         excused = [_excused(side, form, half) for side, form, half in zip((x, y), forms, halves)]
         form = excused[0][0], excused[1][0]
         try:

@@ -10,7 +10,8 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from .._forms import parse_form
-from .._kernels.comparison import Rows, block_rows, stream_rows
+from .._kernels.comparison import Rows, block_rows, stream_rows, widened
+from .._kernels.compiled import BFLOAT16
 from .._kernels.stream import in_order
 from .._read import ReadError
 from .clipped import compare_clipped
@@ -216,7 +217,7 @@ class _Blocks(NamedTuple):
         try:
             if any(isinstance(b, Clipped) for b in block.sides):
                 plain = [
-                    b if isinstance(b, Clipped) else log_probs(_floats(b), form, half)
+                    b if isinstance(b, Clipped) else log_probs(widened(_floats(b)), form, half)
                     for b, form, half in zip(block.sides, self.forms, block.halves)
                 ]
                 found, buckets = compare_clipped(plain[0], plain[1], chosen)
@@ -242,12 +243,13 @@ def _place(error: NotComparable, sides: tuple[Source, Source], rows: Array, bloc
 
 
 def _has_nan(block: Any, row: int) -> bool:
-    parts = (block.scale[row], block.low[row]) if isinstance(block, Clipped) else (np.asarray(host(block)[0][row], dtype=np.float64),)
-    return any(bool(np.isnan(part).any()) for part in parts)
+    if isinstance(block, Clipped):
+        return bool(np.isnan(block.scale[row]) or np.isnan(block.low[row]))
+    return bool(np.isnan(widened(_floats(block[row : row + 1]))).any())
 
 
 def _floats(block: Any) -> Array:
-    wanted = np.float16, np.float32, np.float64
+    wanted = np.float16, np.float32, np.float64, BFLOAT16
     x = block if type(block) is np.ndarray and block.dtype in wanted else host(block)[0]
     return x if x.dtype in wanted else x.astype(np.float64)
 

@@ -21,6 +21,7 @@ from typing import IO, Any, NamedTuple
 import numpy as np
 
 from .._forms import FORMS
+from .._kernels.compiled import BFLOAT16
 from .._read import ReadError
 
 Array = Any
@@ -106,7 +107,7 @@ def open_array(path: Path) -> Piece:
     if rows == 0 or categories == 0:
         raise ReadError(f"{path} has shape {stored.shape}: {'no rows' if rows == 0 else 'no categories'} in it")
     half = stored.dtype in ("float16", "bfloat16")
-    width = {"float16": 2, "float32": 4, "float64": 8}.get(stored.dtype, 16) if stored.mapped else 16
+    width = {"float16": 2, "bfloat16": 4, "float32": 4, "float64": 8}.get(stored.dtype, 16) if stored.mapped else 16
     tokens = arrays.get("tokens") if len(arrays) > 1 else None
     if tokens is not None and chosen != "tokens":
         if math.prod(tokens.shape) != rows or "int" not in tokens.dtype:
@@ -149,10 +150,6 @@ def _entries(shape: tuple[int, ...]) -> tuple[int, int]:
     return (math.prod(shape[:-1]), shape[-1]) if len(shape) > 1 else (math.prod(shape), 1)
 
 
-def _from_bfloat16(x: Array) -> Array:
-    return (x.astype(np.uint32) << 16).view(np.float32)
-
-
 def map_block(path: Path, dtype: Any, offset: int, shape: tuple[int, ...]) -> Array:
     """Part of a file. Each block is mapped for itself, and let go after it: pages read do not pile up.
 
@@ -183,10 +180,10 @@ def _mapped(path: Path, offset: int, size: int, shape: tuple[int, ...], dtype: A
 
     def read(start: int, stop: int) -> Array:
         block = map_block(path, dtype, offset + start * width, (stop - start, columns))
-        return _from_bfloat16(block) if bfloat16 else block
+        return block.view(BFLOAT16) if bfloat16 else block
 
     whole = max(0, min(rows, (size - offset) // width)) if width else 0
-    return Stored(shape, kind, whole, read, np.dtype(dtype).isnative and not bfloat16)
+    return Stored(shape, kind, whole, read, np.dtype(dtype).isnative)
 
 
 def _npy_header(file: IO[bytes], path: Path, what: str = "") -> tuple[tuple[int, ...], bool, Any]:
@@ -316,7 +313,7 @@ def _pt(path: Path) -> dict[str, Stored]:
                 state["array"], state["bytes"] = load()[name][0], 0
             block = state["array"].reshape(rows, columns)[start:stop]
             state["bytes"] += block.nbytes
-            return _from_bfloat16(block) if bfloat16 else block
+            return block.view(BFLOAT16) if bfloat16 else block
 
         return Stored(x.shape, "bfloat16" if bfloat16 else x.dtype.name, rows, read)
 

@@ -63,7 +63,7 @@
 /* Probabilities below this, on both sides, count for nothing: their ratio might not be one of float32. */
 #define LEAST 1e-33
 
-enum { FLOAT32, FLOAT64, FLOAT16 };
+enum { FLOAT32, FLOAT64, FLOAT16, BFLOAT16 };
 
 INLINE float as_float(int32_t bits) {
     float x;
@@ -137,6 +137,9 @@ INLINE float from_half(uint16_t x) {
     return as_float(as_int(size) | (int32_t)((uint32_t)(x & 0x8000) << 16));
 }
 
+/* The upper half of a float32. */
+INLINE float from_bfloat(uint16_t x) { return as_float((int32_t)((uint32_t)x << 16)); }
+
 INLINE size_t padded(size_t n) { return (n + LANES - 1) / LANES * LANES; }
 
 INLINE const float *singles(const void *x, int type, size_t at, size_t n, float pad, float *room) {
@@ -145,9 +148,12 @@ INLINE const float *singles(const void *x, int type, size_t at, size_t n, float 
         return (const float *)x + at;
     if (type == FLOAT32)
         memcpy(room, (const float *)x + at, n * sizeof *room);
-    else
+    else if (type == FLOAT16)
         for (i = 0; i < n; i++)
             room[i] = from_half(((const uint16_t *)x)[at + i]);
+    else
+        for (i = 0; i < n; i++)
+            room[i] = from_bfloat(((const uint16_t *)x)[at + i]);
     for (i = n; i < padded(n); i++)
         room[i] = pad;
     return room;
@@ -173,7 +179,9 @@ INLINE const double *doubles(const void *x, int type, size_t at, size_t n, doubl
 INLINE double number(const void *x, int type, size_t at) {
     if (type == FLOAT64)
         return ((const double *)x)[at];
-    return type == FLOAT32 ? ((const float *)x)[at] : from_half(((const uint16_t *)x)[at]);
+    if (type == FLOAT32)
+        return ((const float *)x)[at];
+    return type == FLOAT16 ? from_half(((const uint16_t *)x)[at]) : from_bfloat(((const uint16_t *)x)[at]);
 }
 
 /* --- the first pass -----------------------------------------------------------------------------------------------------------------------

@@ -155,7 +155,7 @@ class _Call:
     """One call: what all threads share, each writing its own rows of `found`."""
 
     def __init__(self, x: Array, y: Array, forms: tuple[str, str], tolerances: tuple[float, float], chosen: Array | None) -> None:
-        self.x, self.y, self.forms, self.tolerances = x, y, forms, tolerances
+        self.forms, self.tolerances = forms, tolerances
         self.chosen = None if chosen is None else np.ascontiguousarray(chosen, np.int64)
         self.count, self.columns = x.shape
         if self.chosen is not None and self.count and not 0 <= self.chosen.min() <= self.chosen.max() < self.columns:
@@ -167,6 +167,7 @@ class _Call:
         self.goal = _SMALL_GOAL if small else _GOAL
         alike = self.logs == (forms[1] in LOG_FORMS)
         self.kernel = compiled.kernels.compare if compiled.kernels and alike and not small else None
+        self.x, self.y = (x, y) if self.kernel else (widened(x), widened(y))
         self.limits = [limit if form in ("probs", "log_probs") else np.inf for form, limit in zip(forms, tolerances)]
 
     def work(self, queue: Iterator[tuple[int, int]]) -> None:
@@ -192,15 +193,20 @@ class _Call:
             where: Any = slice(part[0], part[-1] + 1) if neighbours else part
             tops = self.found.top_p[part], self.found.top_q[part]
             token = tops[0] if self.chosen is None else self.chosen[part]
-            sides = self.x[where], self.y[where]
+            sides = widened(self.x[where]), widened(self.y[where])
             values = _in_float64(_Tile(sides, self.forms, self.tolerances, tops, token, self.goal, buffer))
             for out, value in zip(self.found, values):
                 out[part] = value
 
 
+def widened(x: Array) -> Array:
+    """bfloat16 as float32, others as they are."""
+    return np.left_shift(x["bfloat16"], 16, dtype=np.uint32).view(np.float32) if x.dtype == compiled.BFLOAT16 else x
+
+
 def ready(x: Array) -> Array:
     """x as numbers that can be compared: as they are, if these are the kernel's and many, else of float64."""
-    return x if x.dtype == np.float64 or (x.dtype in compiled.TYPES and x.size > SMALL) else x.astype(np.float64)
+    return x if x.dtype == np.float64 or (x.dtype in compiled.TYPES and x.size > SMALL) else widened(x).astype(np.float64)
 
 
 def compare_rows(x: Array, y: Array, forms: tuple[str, str], tolerances: tuple[float, float], chosen: Array | None = None) -> Rows:

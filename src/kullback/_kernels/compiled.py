@@ -20,8 +20,10 @@ ROW = np.dtype(
     [(name, "f8") for name in ("kl_pq", "kl_qp", "js", "log_p", "log_q")] + [(name, "i8") for name in ("top_p", "top_q", "decided")]
 )
 POOLED_ROW = np.dtype(ROW.descr + [(name, "f8") for name in ("bucket_p", "bucket_q", "theirs")])
+# NumPy has no bfloat16: here its bits are told from whole numbers by a name.
+BFLOAT16 = np.dtype([("bfloat16", "u2")])
 # Types of numbers, by their place in comparison.c.
-TYPES = tuple(np.dtype(name) for name in ("f4", "f8", "f2"))
+TYPES = (np.dtype("f4"), np.dtype("f8"), np.dtype("f2"), BFLOAT16)
 
 
 class _Arrays(ctypes.Structure):
