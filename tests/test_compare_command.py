@@ -213,6 +213,34 @@ def test_errors_speak_of_options(run, here):
     assert run("p.npy", "short.npy", "--form", "logits", "--allow-partial")[0] == 0
 
 
+def test_errors_speak_of_what_the_command_has(run, here):
+    q = softmax(here[1]).astype(np.float32)
+    q[3] = 0
+    np.save("q.npy", q)
+    for form, sentence in (
+        ("logits,probs", "row 3 sums to 0, not 1: no category has any probability; take the row out of both sides\n"),
+        ("logits,counts", "row 3 has no counts at all: take the row out of both sides\n"),
+        ("logits,log_probs", "not 1: probabilities? pass --form logits,probs\n"),
+    ):
+        code, out, err = run("p.npy", "q.npy", "--form", form)
+        assert (code, out) == (2, "")
+        assert err.startswith("kullback compare: q.npy: row ")
+        assert err.endswith(sentence)
+
+
+@pytest.mark.parametrize("base", ["1", "0", "-2", "0.5", "nan", "inf"])
+def test_bases_that_give_no_unit(run, here, base):
+    Path("t.csv").write_text("a\n1\n2\n")
+    for sides in (("p.npy", "q.npy"), ("t.csv", "t.csv")):
+        code, out, err = run(*sides, "--base", base)
+        assert (code, out) == (2, "")
+        assert err == (
+            f"kullback compare: base is {float(base)}: it must be a number above 1 (2 for bits, 10 for dits, None for nats)\n"
+        ).replace("None", "e")
+        with pytest.raises(ValueError, match="it must be a number above 1"):
+            kb.compare(*sides, base=float(base))
+
+
 def test_a_file_that_may_not_be_read(run, here):
     Path("p.npy").chmod(0)
     if os.access("p.npy", os.R_OK):  # root may read anything: a directory in its place, then

@@ -16,6 +16,7 @@ from typing import NoReturn
 
 from .._read import ReadError
 from . import compare, explain, lint, pairs, profile
+from .shared import as_options
 
 # Inline numbers that begin with a minus, which argparse would take for an option.
 _NEGATIVE = re.compile(r"-(\d|\.\d|inf|nan)", re.IGNORECASE)
@@ -74,10 +75,5 @@ def _parser() -> argparse.ArgumentParser:
 
 
 def _as_options(message: str) -> str:
-    """The library speaks of arguments; the command has options."""
-    message = re.sub(r"form=\('(\w+)', '(\w+)'\)", r"--form \1,\2", message)
-    message = re.sub(r"form='(\w+)'", r"--form \1", message)
-    message = message.replace("pass engine='spark' too", "pass --engine spark too")
-    message = message.replace("pass prior= to", "pass --prior to").replace("labels was passed", "--labels was passed")
-    message = message.replace("pass mappings or pandas Series", "give label,value files")
-    return re.sub(r"(?<![\w'])([pq])(?![\w'\[])", lambda side: side[1].upper(), message)
+    """And it calls the sides p and q, which here are P and Q."""
+    return re.sub(r"(?<![\w'])([pq])(?![\w'\[])", lambda side: side[1].upper(), as_options(message))

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import argparse
-import re
 import sys
 import time
 from collections.abc import Callable, Iterator
@@ -12,8 +11,9 @@ from typing import Any
 
 from .._kernels import compiled
 from .._read import ReadError
+from .._reduce import check_base
 from . import compare_tables
-from .shared import base, positive, write
+from .shared import as_options, base, positive, write
 
 # Seconds after which a person asks what takes so long.
 _LONG = 10.0
@@ -83,7 +83,7 @@ def _run(arguments: argparse.Namespace) -> int:
     try:
         found = _compare(arguments)
     except ReadError as error:
-        raise ReadError(_as_options(str(error))) from None
+        raise ReadError(as_options(str(error))) from None
     except OSError as error:  # of reading: main() would take it for one of writing
         raise ReadError(f"{error.filename or 'input'}: {error.strerror or error}") from None
     if arguments.report:
@@ -106,6 +106,7 @@ def _run(arguments: argparse.Namespace) -> int:
 def _compare(arguments: argparse.Namespace) -> Any:
     from .._compare import kind_of
 
+    check_base(arguments.base)
     if kind_of(arguments.p, arguments.q) == "tables":
         from .._compare.tables import compare_tables as compare
 
@@ -138,17 +139,6 @@ def _compare(arguments: argparse.Namespace) -> Any:
             file=sys.stderr,
         )
     return found
-
-
-def _as_options(message: str) -> str:
-    """The library speaks of arguments; the command has options."""
-    for argument, option in (
-        ("allow_partial=True", "--allow-partial"),
-        ("name the columns to compare", "name the columns to compare with --columns"),
-        ("common=True", "--common"),
-    ):
-        message = message.replace(argument, option)
-    return re.sub(r"form='(\w+)'", r"--form \1", message)
 
 
 @contextmanager

@@ -3,11 +3,32 @@
 from __future__ import annotations
 
 import argparse
+import re
 import sys
 
 _ASCII = str.maketrans(
     {"‖": "||", "·": "*", "▒": "-", "∞": "inf", "±": "+/-", "₂": "2", "₁": "1", "₀": "0"} | dict.fromkeys("█▉▊▋▌▍▎▏", "#")
 )
+
+
+def as_options(message: str) -> str:
+    """The library speaks of arguments; the command has options."""
+    message = re.sub(r"form=\('(\w+)', '(\w+)'\)", r"--form \1,\2", message)
+    message = re.sub(r"form='(\w+)'", r"--form \1", message)
+    for argument, option in (
+        ("allow_partial=True", "--allow-partial"),
+        ("name the columns to compare", "name the columns to compare with --columns"),
+        ("common=True", "--common"),
+        ("engine='spark'", "--engine spark"),
+        ("pass prior= to", "pass --prior to"),
+        ("labels was passed", "--labels was passed"),
+        ("pass mappings or pandas Series", "give label,value files"),
+        ("; give the row weight 0 to leave it out", ""),  # no command has weights
+        (", or give the row weight 0", ""),
+        ("None for nats", "e for nats"),
+    ):
+        message = message.replace(argument, option)
+    return message
 
 
 def base(text: str) -> float | None:

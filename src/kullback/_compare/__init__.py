@@ -33,6 +33,9 @@ def compare(a: Any, b: Any, **options: Any) -> Any:
     >>> found.same_top.value, found.worst[0].row
     (1.0, 0)
     """
+    from .._reduce import check_base
+
+    check_base(options.get("base"))  # before the work, not after it
     if kind_of(a, b) == "tables":
         from .tables import compare_tables
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable
 from functools import partial
 from pathlib import Path
@@ -225,11 +226,11 @@ class _Blocks(NamedTuple):
                 found = compare_batch(p, q, self.forms, (block.halves[0], block.halves[1]), chosen)
             holding_nan(found, block.rows, self.allow_partial)
         except NotComparable as error:
-            raise ReadError(_place(error, self.sides, block.rows, block.sides)) from None
+            raise ReadError(_place(error, self.sides, self.forms, block.rows, block.sides)) from None
         return compared._replace(found=found, buckets=buckets)
 
 
-def _place(error: NotComparable, sides: tuple[Source, Source], rows: Array, blocks: list[Any]) -> str:
+def _place(error: NotComparable, sides: tuple[Source, Source], forms: tuple[str, str], rows: Array, blocks: list[Any]) -> str:
     """The library speaks of p, q and rows of a batch; the reader has files."""
     row = int(rows[error.row])
     text = str(error)
@@ -237,7 +238,14 @@ def _place(error: NotComparable, sides: tuple[Source, Source], rows: Array, bloc
         held = [side for side, b in zip(sides, blocks) if _has_nan(b, error.row)]
         names = " and ".join(side.name for side in held)
         return f"{names}: {(held or sides)[0].where(row)} holds NaN; allow_partial=True leaves such rows out"
-    side = sides[1] if text.startswith("q ") else sides[0]
+    which = int(text.startswith("q "))
+    side = sides[which]
+    if forms[0] != forms[1]:  # it was asked about one side only, and the other's form is to stay
+        text = re.sub(r"form='(\w+)'", lambda form: f"form={(forms[0], form[1]) if which else (form[1], forms[1])}", text)
+    # Here there are no weights, and no prior.
+    text = re.sub(
+        r"(pass prior= to add pseudo-counts, or )?give the row weight 0( to leave it out)?", "take the row out of both sides", text
+    )
     return f"{side.name}: {side.where(row)}{text[text.find('row') :].partition(' ')[2].lstrip('0123456789')}"
 
 
