@@ -6,8 +6,10 @@ import errno
 import json
 import os
 import re
+import stat
 import subprocess
 import sys
+import threading
 from importlib import resources
 from pathlib import Path
 
@@ -160,6 +162,83 @@ class TestReport:
         assert err == "kullback compare: cannot write out.html: No space left on device; nothing was left there\n"
         assert Path("out.html").read_text() == "yesterday's"
         assert sorted(os.listdir()) == ["out.html", "p.npy", "q.npy"]
+
+    def test_a_link_stays_and_leads_to_the_report(self, run, here):
+        Path("folder").mkdir()
+        Path("folder/target.html").write_text("yesterday's")
+        for link, to in (("link.html", "folder/target.html"), ("new.html", "folder/new.html")):  # the second leads to no file yet
+            Path(link).symlink_to(to)
+            assert run("p.npy", "q.npy", "--form", "logits", "--report", link)[0] == 0
+            assert os.readlink(link) == to
+            assert Path(to).read_text(encoding="utf-8").startswith("<!doctype html>")
+        assert sorted(os.listdir("folder")) == ["new.html", "target.html"]
+        Path("lost.html").symlink_to("nowhere/target.html")
+        code, out, err = run("p.npy", "q.npy", "--form", "logits", "--report", "lost.html")
+        assert (code, out) == (2, "")
+        assert err.startswith("kullback compare: cannot write lost.html: there is no directory ")
+
+    def test_a_pipe_is_written_to(self, run, here):
+        os.mkfifo("pipe.html")
+        read = []
+        reader = threading.Thread(target=lambda: read.append(Path("pipe.html").read_text(encoding="utf-8")), daemon=True)
+        reader.start()
+        assert run("p.npy", "q.npy", "--form", "logits", "--report", "pipe.html")[0] == 0
+        assert stat.S_ISFIFO(os.stat("pipe.html").st_mode)
+        reader.join(timeout=60)
+        assert read[0].startswith("<!doctype html>")
+        assert read[0].rstrip().endswith("</html>")
+        assert sorted(os.listdir()) == ["p.npy", "pipe.html", "q.npy"]
+
+    def test_a_device_is_written_to(self, monkeypatch):
+        leader, follower = os.openpty()  # a device any user may have made
+        name = os.ttyname(follower)
+        monkeypatch.setattr(page.os, "replace", lambda *_: pytest.fail("a device was to be replaced"))
+        page.check_target(name)
+        page.write_whole(name, "text")
+        assert os.read(leader, 100) == b"text"
+        assert stat.S_ISCHR(os.stat(name).st_mode)
+        # A device that takes nothing, as a disk that is full.
+        monkeypatch.setattr(page.os, "open", lambda *_: (_ for _ in ()).throw(OSError(errno.ENOSPC, "No space left on device")))
+        with pytest.raises(ReadError, match=f"^cannot write {name}: No space left on device$"):
+            page.write_whole(name, "text")
+        os.close(leader)
+        os.close(follower)
+
+    @pytest.mark.parametrize("to", ["file", "pipe"])
+    def test_standard_output_has_the_report_before_the_text(self, here, to):
+        arguments = [sys.executable, "-m", "kullback", "compare", "p.npy", "q.npy", "--form", "logits", "--report", "/dev/stdout"]
+        if to == "pipe":
+            out = subprocess.run(arguments, env=ENVIRONMENT, stdout=subprocess.PIPE, timeout=60, check=True).stdout
+        else:
+            with open("out.txt", "wb") as file:
+                subprocess.run(arguments, env=ENVIRONMENT, stdout=file, timeout=60, check=True)
+            out = Path("out.txt").read_bytes()
+        assert out.startswith(b"<!doctype html>")
+        assert b"40 rows of 12 categories, in nats" in out.partition(b"</html>")[2]
+
+    def test_inputs_are_not_overwritten(self, run, here):
+        Path("shards").mkdir()
+        np.save("shards/1.npy", here[1])
+        Path("shards/old.html").write_text("yesterday's")
+        np.save("tokens.npy", np.zeros(40, int))
+        Path("link.npy").symlink_to("p.npy")
+        for q, target, source in (
+            ("q.npy", "p.npy", "p.npy"),
+            ("q.npy", "./q.npy", "q.npy"),
+            ("q.npy", "link.npy", "p.npy"),
+            ("q.npy", "tokens.npy", "tokens.npy"),
+            ("shards", "shards/1.npy", "shards"),
+            ("shards/*.npy", "shards/1.npy", "shards/*.npy"),
+        ):
+            before = Path(target).read_bytes()
+            code, out, err = run("p.npy", q, "--form", "logits", "--tokens", "tokens.npy", "--report", target)
+            assert (code, out) == (2, "")
+            assert err == f"kullback compare: cannot write {target}: it is read, as {source}; choose another name\n"
+            assert Path(target).read_bytes() == before
+        assert run("p.npy", "shards", "--form", "logits", "--report", "shards/old.html")[0] == 0
+        code, out, err = run("p.npy", "q.npy", "--form", "logits", "--report", "")
+        assert (code, out) == (2, "")
+        assert err == "kullback compare: cannot write to a file with no name: name it, e.g. out.html\n"
 
     def test_an_interrupt_leaves_nothing(self, here, monkeypatch):
         monkeypatch.setattr(page.os, "fsync", lambda _: (_ for _ in ()).throw(KeyboardInterrupt))

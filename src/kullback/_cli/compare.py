@@ -78,15 +78,16 @@ def _limit(text: str) -> float:
 def _run(arguments: argparse.Namespace) -> int:
     from .._report.page import check_target, write_whole
 
-    if arguments.report:
-        check_target(arguments.report)  # before the work, not after it
+    if arguments.report is not None:
+        inputs = (arguments.p, arguments.q, *([] if arguments.tokens is None else [arguments.tokens]))
+        check_target(arguments.report, inputs)  # before the work, not after it
     try:
         found = _compare(arguments)
     except ReadError as error:
         raise ReadError(as_options(str(error))) from None
     except OSError as error:  # of reading: main() would take it for one of writing
         raise ReadError(f"{error.filename or 'input'}: {error.strerror or error}") from None
-    if arguments.report:
+    if arguments.report is not None:
         write_whole(arguments.report, found.to_html())
     sentence = None if arguments.fail_over is None else found.over(arguments.fail_over)
     arguments.code = int(sentence is not None)
