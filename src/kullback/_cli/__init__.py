@@ -35,6 +35,10 @@ def main(argv: Sequence[str] | None = None) -> int:
     given = list(sys.argv[1:] if argv is None else argv) or ["--help"]
     # A leading space makes them positional; readers strip it.
     arguments = _parser().parse_args([f" {x}" if _NEGATIVE.match(x) else x for x in given])
+    if sys.stderr is None:  # closed too, 2>&-; print would take standard output instead
+        sys.stderr = open(os.devnull, "w")  # noqa: SIM115 (until the end)
+    if sys.stdout is None:  # closed by the shell, >&-; what runs may write there long after
+        return _fail(arguments.command, "cannot write the output: standard output is closed")
     try:
         code = arguments.run(arguments)
         sys.stdout.flush()
