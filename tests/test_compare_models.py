@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import subprocess
 import sys
 import threading
@@ -22,6 +23,7 @@ from kullback._compare import models
 from kullback._compare.llama import open_llama
 from kullback._compare.models import compare_models
 from kullback._compare.sources import host, open_source
+from kullback._compare.tables import profile
 from kullback._kernels import comparison, cpu
 from kullback._kernels.comparison import compare_rows
 from kullback._read import ReadError
@@ -450,6 +452,37 @@ class TestRefused:
         self.refused("bare", "bare is empty")
         self.refused("x.xyz", "x.xyz: cannot tell what it is from its name; model outputs are .npy")
         self.refused({1, 2}, "a set cannot be compared")
+        self.refused("", "the name of a file is empty")
+        for name in ("nope.csv", "nope.json", "nope.parquet"):  # whatever it would be
+            self.refused(name, f"there is no file {name}")
+
+    def test_pipes(self, here):
+        """Which would be read to their end by whoever looks at them first, or not end."""
+        for name in ("q.npy", "q.csv", "q.json", "q.kld"):
+            os.mkfifo(name)
+            self.refused(name, f"{name} is a pipe or a device, and is read more than once: save what comes out of it as a file")
+        self.refused(self.q, "q.npy is a pipe or a device", tokens="q.npy")
+        with pytest.raises(ReadError, match=r"^q\.csv is a pipe or a device"):
+            profile("q.csv")
+        done = subprocess.run(
+            ["bash", "-c", f'"{sys.executable}" -m kullback compare p.npy <(cat p.npy)'], capture_output=True, text=True, timeout=60
+        )
+        assert done.returncode == 2
+        assert re.fullmatch(r"kullback compare: /dev/fd/\d+ is a pipe or a device.*\n", done.stderr)
+
+    def test_folders_of_several_kinds(self, here):
+        Path("mixed").mkdir()
+        np.save("mixed/a.npy", self.q)
+        save_file({"logits": self.q}, "mixed/a.safetensors")
+        kinds = "stands for .npy and .safetensors files: name those of one kind, by a pattern such as 'mixed/*.npy'"
+        self.refused("mixed", f"mixed {kinds}")
+        self.refused("mixed/*", f"mixed/* {kinds}")
+        Path("mixed/t.csv").write_text("a\n1\n")
+        Path("mixed/notes.md").write_text("of the run")
+        self.refused("mixed", "mixed stands for .npy, .safetensors and .csv files")
+        write_llama("mixed/q.kld", self.q, np.zeros((CHUNKS, CONTEXT), int))
+        self.refused("mixed", "mixed stands for .npy, .safetensors, llama.cpp logits and .csv files")
+        kb.compare("p.npy", "mixed/*.npy", form="logits")
 
     def test_shapes(self, here):
         np.save("none.npy", np.zeros((0, VOCABULARY)))

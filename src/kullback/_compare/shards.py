@@ -21,7 +21,7 @@ from typing import IO, Any, NamedTuple
 import numpy as np
 
 from .._forms import FORMS
-from .._read import ReadError
+from .._read import ReadError, check_name
 
 Array = Any
 
@@ -67,6 +67,7 @@ class Piece(NamedTuple):
 def listed(source: str | os.PathLike[str]) -> list[Path]:
     """The files a name stands for: itself, those in a directory, those a pattern matches; numbers in names in their order."""
     text = os.fspath(source)
+    check_name(text)
     path = Path(text)
     if path.is_dir():
         found = [entry for entry in path.iterdir() if entry.is_file() and not entry.name.startswith(".")]
