@@ -541,6 +541,92 @@ class TestRefused:
         assert found.rows == len(kept)
         close(found.kl_pq.mean, truth(softmax(self.p), softmax(self.q))[0][kept].mean())
 
+    def shards(self, folder, x, name="s-{}.npy", left_out=(), parts=5):
+        Path(folder).mkdir()
+        for i, part in enumerate(np.split(x, parts)):
+            if i not in left_out:
+                np.save(f"{folder}/{name.format(i)}", part)
+
+    @pytest.mark.parametrize("name", ["s-{}.npy", "q4-0000{}-of-00005.npy"])
+    @pytest.mark.parametrize("lost_p", [(), (3,)])
+    def test_a_missing_shard_shifts_nothing(self, here, name, lost_p):
+        """Whether shards are called the same on both sides, or only numbered the same."""
+        self.shards("p", self.p, left_out=lost_p)
+        self.shards("q", self.q, name, left_out=(1,))
+        with pytest.raises(ReadError) as error:
+            kb.compare("p", "q", form="logits")
+        assert str(error.value) == "q has no counterpart of p/s-1.npy; allow_partial=True compares the shards that both have"
+        part = ROWS // 5
+        kept = np.concatenate([np.arange(i * part, (i + 1) * part) for i in range(5) if i != 1 and i not in lost_p])
+        expected = truth(softmax(self.p), softmax(self.q))[0][kept]
+        for p, q in (("p", "q"), ("p/*", "q/*.npy")):
+            found = kb.compare(p, q, form="logits", allow_partial=True)
+            assert (found.rows, found.missing_rows) == (len(kept), ROWS - len(kept))
+            close(found.kl_pq.mean, expected.mean())
+            assert found.worst[0].row == kept[np.argmax(expected)]
+            assert (found.p.files, found.q.files) == (5 - len(lost_p), 4)
+            assert found.notes[0] == f"{q} has no counterpart of p/s-1.npy: {part} rows were left out."
+            assert len(found.notes) == 1 + len(lost_p)
+        # Tokens by the same numbers of rows.
+        np.save("t.npy", np.arange(ROWS) % VOCABULARY)
+        found = kb.compare("p", "q", form="logits", allow_partial=True, tokens="t.npy")
+        assert all(row.token == row.row % VOCABULARY for row in found.worst)
+
+    def test_one_shard_of_many(self, here):
+        self.shards("p", self.p)
+        self.shards("q", self.q, left_out=(0, 1, 3, 4))
+        self.refused_pair("p", "q", "q has no counterpart of p/s-0.npy and 3 more shards of p; allow_partial=True")
+        found = kb.compare("p", "q", form="logits", allow_partial=True)
+        part = ROWS // 5
+        close(found.kl_pq.mean, truth(softmax(self.p), softmax(self.q))[0][2 * part : 3 * part].mean())
+
+    def refused_pair(self, p, q, sentence):
+        with pytest.raises(ReadError) as error:
+            kb.compare(p, q, form="logits")
+        assert sentence in str(error.value)
+
+    def test_a_shard_with_fewer_rows_shifts_nothing(self, here):
+        self.shards("p", self.p)
+        self.shards("q", self.q)
+        part = ROWS // 5
+        np.save("q/s-1.npy", self.q[part : 2 * part - 2])
+        self.refused_pair(
+            "p", "q", f"p/s-1.npy has {part} rows and q/s-1.npy {part - 2}: allow_partial=True compares the first {part - 2} of them"
+        )
+        found = kb.compare("p", "q", form="logits", allow_partial=True)
+        kept = np.r_[: 2 * part - 2, 2 * part : ROWS]
+        assert (found.rows, found.missing_rows) == (len(kept), 2)
+        assert found.notes == (f"p/s-1.npy has {part} rows and q/s-1.npy {part - 2}: the first {part - 2} of them were compared.",)
+        close(found.kl_pq.mean, truth(softmax(self.p), softmax(self.q))[0][kept].mean())
+
+    @pytest.mark.parametrize(
+        ("name", "parts"),
+        [
+            ("s-{}.npy", 3),  # cut differently
+            ("s-{}.npy", 10),
+            ("part-{}1.npy", 5),  # other names, and other numbers
+            ("{0}{0}{0}.npy", 5),
+        ],
+    )
+    def test_names_that_say_nothing(self, here, name, parts):
+        self.shards("p", self.p)
+        self.shards("q", self.q, name, parts=parts)
+        close(kb.compare("p", "q", form="logits").kl_pq.mean, truth(softmax(self.p), softmax(self.q))[0].mean())
+        os.remove(f"q/{name.format(parts - 1)}")
+        rows = ROWS - ROWS // parts
+        if name == "s-{}.npy" and parts == 10:
+            self.refused_pair("p", "q", f"p has {ROWS} rows and q {rows}: allow_partial=True compares the first {rows}")
+            found = kb.compare("p", "q", form="logits", allow_partial=True)
+            assert found.rows == rows
+            close(found.kl_pq.mean, truth(softmax(self.p), softmax(self.q))[0][:rows].mean())
+
+    def test_counted_from_0_and_from_1(self, here):
+        self.shards("p", self.p, "f16-{}.npy")
+        Path("q").mkdir()
+        for i, part in enumerate(np.split(self.q, 5), 1):
+            np.save(f"q/q4-{i}.npy", part)
+        close(kb.compare("p", "q", form="logits").kl_pq.mean, truth(softmax(self.p), softmax(self.q))[0].mean())
+
     def test_numbers_of_other_machines(self, here):
         """In their order of bytes they are converted, so that a block of as many bytes would take more memory."""
         np.save("swapped.npy", self.q.astype(self.q.dtype.newbyteorder()))

@@ -17,6 +17,7 @@ from .._read import ReadError
 from .clipped import compare_clipped
 from .comparison import Buckets, Comparison, NotComparable, compare_batch, holding_nan
 from .llama import Clipped
+from .pairing import aligned
 from .record import ModelComparison, Side
 from .shards import SUFFIXES, arrays_in, flat, listed, natural_blocks
 from .sources import Source, host, open_source
@@ -38,8 +39,10 @@ def compare_models(
     progress: Callable[[int, int], None] | None = None,
 ) -> ModelComparison:
     """`progress(done, rows)` is called after each block. `form` None: what the files say, else "probs"."""
-    sides = open_source(p, "P"), open_source(q, "Q")
-    forms = _forms(sides, form)
+    opened = open_source(p, "P"), open_source(q, "Q")
+    forms = _forms(opened, form)
+    _check(*opened, allow_partial)
+    sides, unpaired = aligned(opened, allow_partial)
     rows = _match(*sides, allow_partial)
     # A framework's arrays are for the thread they came in; the kernel shares out what that reads.
     anywhere = all(piece.anywhere for side in sides for piece in side.pieces)
@@ -62,8 +65,8 @@ def compare_models(
     own = partial(stream_rows, categories, width)
     spans = list(natural_blocks(edges, rows, own if anywhere else partial(block_rows, categories)))
     in_order(spans, blocks.read, blocks.compare, take, size=rows * categories if anywhere else 0)
-    notes = _notes(sides, rows, missing, other_text)
-    about = [Side(side.name, side.kind, f, len(side.pieces)) for side, f in zip(sides, forms)]
+    notes = (*unpaired, *_notes(opened, None if unpaired else rows, other_text))
+    about = [Side(side.name, side.kind, f, len(side.pieces)) for side, f in zip(opened, forms)]
     missing += max(side.rows for side in sides) - rows + other_text
     try:
         return seen.result(base=base, p=about[0], q=about[1], missing_rows=missing, notes=notes)
@@ -84,23 +87,25 @@ def _forms(sides: tuple[Source, Source], form: Any) -> tuple[str, str]:
     return found[0], found[1]
 
 
-def _match(p: Source, q: Source, allow_partial: bool) -> int:
-    """How many rows to compare; what does not match is refused."""
+def _check(p: Source, q: Source, allow_partial: bool) -> None:
+    """What is not over the same categories, or not whole, is refused."""
     if p.categories != q.categories:
         raise ReadError(
             f"{p.name} has {p.categories:,} categories and {q.name} {q.categories:,}: these are not outputs over the same vocabulary"
         )
-    if allow_partial:
-        return min(p.rows, q.rows)
-    for side in (p, q):
+    for side in (p, q) if not allow_partial else ():
         for piece in side.incomplete:
             raise ReadError(
                 f"{piece.path} is cut short: {piece.whole:,} of its {piece.rows:,} rows are there; allow_partial=True compares those"
             )
-    if p.rows != q.rows:
-        fewer = min(p.rows, q.rows)
+
+
+def _match(p: Source, q: Source, allow_partial: bool) -> int:
+    """How many rows to go through; unequal numbers are refused."""
+    fewer = min(p.rows, q.rows)
+    if p.rows != q.rows and not allow_partial:
         raise ReadError(f"{p.name} has {p.rows:,} rows and {q.name} {q.rows:,}: allow_partial=True compares the first {fewer:,}")
-    return p.rows
+    return fewer
 
 
 def _token_reader(sides: tuple[Source, Source], tokens: Any, rows: int, allow_partial: bool) -> Any:
@@ -283,9 +288,10 @@ def log_probs(x: Array, form: str, half: bool) -> Array:
     return log - total
 
 
-def _notes(sides: tuple[Source, Source], rows: int, missing: int, other_text: int) -> tuple[str, ...]:
+def _notes(sides: tuple[Source, Source], rows: int | None, other_text: int) -> tuple[str, ...]:
+    """`rows`: the first so many were gone through; None: shards were matched."""
     notes = []
-    if sides[0].rows != sides[1].rows:
+    if rows is not None and sides[0].rows != sides[1].rows:
         notes.append(f"P has {sides[0].rows:,} rows and Q {sides[1].rows:,}: the first {rows:,} were compared.")
     for side in sides:
         notes += [f"{piece.path} is cut short: {piece.whole:,} of its {piece.rows:,} rows are there." for piece in side.incomplete]

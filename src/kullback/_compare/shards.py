@@ -81,7 +81,12 @@ def listed(source: str | os.PathLike[str]) -> list[Path]:
             raise ReadError(f"no file matches {text}")
     else:
         raise ReadError(f"there is no file {text}")
-    return sorted(found, key=lambda each: [int(part) if part.isdigit() else part for part in re.split(r"(\d+)", str(each))])
+    return sorted(found, key=lambda each: natural(str(each)))
+
+
+def natural(name: str) -> list[str | int]:
+    """To sort by: numbers as numbers."""
+    return [int(part) if part.isdigit() else part for part in re.split(r"(\d+)", name)]
 
 
 def arrays_in(path: Path) -> dict[str, Stored]:
