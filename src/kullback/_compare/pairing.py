@@ -33,8 +33,9 @@ def aligned(sides: Sides, allow_partial: bool) -> tuple[Sides, tuple[str, ...]]:
     if 2 * sum(equal) < len(both) or (complete and sides[0].rows == sides[1].rows):
         return sides, ()  # the same rows, cut differently
     notes = []
-    for side, other, own, others in ((sides[1], sides[0], *found[::-1]), (sides[0], sides[1], *found)):
-        lacking = [piece for key, piece in others.items() if key not in own]
+    for i in (1, 0):
+        side, other = sides[i], sides[1 - i]
+        lacking = [piece for key, piece in found[1 - i].items() if key not in found[i]]
         if lacking:
             more = f" and {len(lacking) - 1:,} more shards of {other.name}" if len(lacking) > 1 else ""
             sentence = f"{side.name} has no counterpart of {lacking[0].path}{more}"
