@@ -121,6 +121,28 @@ def test_markdown(run, here):
     assert run("p.npy", "q.npy", "--markdown", "--json")[0] == 2
 
 
+@pytest.mark.parametrize("kind", ["models", "tables"])
+def test_an_output_that_knows_no_greek(here, kind):
+    """A bar of KL(P||Q) would end a cell; and \\x escapes are not JSON."""
+    sides = ("p.npy", "é.npy", "--form", "logits") if kind == "models" else ("t.csv", "é.csv")
+    Path("q.npy").rename("é.npy")
+    for name in ("t.csv", "é.csv"):
+        Path(name).write_text("a,b\n" + "1,x\n2,y\n" * 20)
+    ascii_only = {**ENVIRONMENT, "PYTHONIOENCODING": "ascii"}
+    done = command("compare", *sides, "--markdown", env=ascii_only)
+    assert (done.returncode, done.stderr) == (0, "")
+    assert done.stdout.isascii()
+    assert "\\u" not in done.stdout
+    assert r"KL(P\|\|Q)" in done.stdout
+    blocks = re.findall(r"(?:^\|.*\n)+", done.stdout, re.M)
+    for block in blocks:
+        assert len({len(re.findall(r"(?<!\\)\|", line)) for line in block.splitlines()}) == 1
+    assert len(blocks) == (3 if kind == "models" else 1)
+    done = command("compare", *sides, "--json", env=ascii_only)
+    assert done.stdout.isascii()
+    assert json.loads(done.stdout)["q"]["name"] == sides[1]
+
+
 class TestReport:
     def test_it_is_written(self, run, here):
         code, _, err = run("p.npy", "q.npy", "--form", "logits", "--report", "out.html")

@@ -93,9 +93,9 @@ def _run(arguments: argparse.Namespace) -> int:
     arguments.code = int(sentence is not None)
     top = {} if arguments.top is None else {"top": arguments.top}
     if arguments.json:
-        write(found.to_json())
+        write(found.to_json(), "json")
     elif arguments.markdown:
-        write(found.to_markdown(**top))
+        write(found.to_markdown(**top), "markdown")
     else:
         write(found.to_text(**top))
     if sentence is not None:
