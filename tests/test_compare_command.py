@@ -121,6 +121,26 @@ def test_markdown(run, here):
     assert run("p.npy", "q.npy", "--markdown", "--json")[0] == 2
 
 
+def test_what_is_said_of_clipped_files(run, here, tmp_path):
+    for name, x in zip("pq", here):
+        write_llama(tmp_path / f"{name}.kld", x, np.zeros((4, 21), int))
+    for sides, mixed in (
+        (("p.npy", "q.npy"), ""),
+        (("p.kld", "q.kld"), ""),
+        (("p.kld", "q.npy"), "a token that P's file has clipped counts there with the value it was clipped to, and in Q with its own"),
+        (("p.npy", "q.kld"), "a token that Q's file has clipped counts there with the value it was clipped to, and in P with its own"),
+    ):
+        for kind in ("", "--markdown", "--json"):
+            said = " ".join(run(*sides, "--form", "logits", *filter(None, [kind]))[1].split())
+            clipped = sides != ("p.npy", "q.npy")
+            assert ("is a lower bound, but for the rounding of the codes" in said) == clipped
+            assert ("looks better by those tokens" in said) == bool(mixed)
+            assert mixed in said
+            if kind != "--json":  # which has no conventions
+                assert ("Nothing is clipped" in said) == (not clipped)
+                assert ("Nothing is smoothed; what llama.cpp's file has clipped is one bucket." in said) == clipped
+
+
 @pytest.mark.parametrize("kind", ["models", "tables"])
 def test_an_output_that_knows_no_greek(here, kind):
     """A bar of KL(P||Q) would end a cell; and \\x escapes are not JSON."""

@@ -65,7 +65,7 @@ def compare_models(
     own = partial(stream_rows, categories, width)
     spans = list(natural_blocks(edges, rows, own if anywhere else partial(block_rows, categories)))
     in_order(spans, blocks.read, blocks.compare, take, size=rows * categories if anywhere else 0)
-    notes = (*unpaired, *_notes(opened, None if unpaired else rows, other_text))
+    notes = (*unpaired, *_notes(opened, None if unpaired else rows, other_text, blocks.read_tokens is not None))
     about = [Side(side.name, side.kind, f, len(side.pieces)) for side, f in zip(opened, forms)]
     missing += max(side.rows for side in sides) - rows + other_text
     try:
@@ -288,7 +288,7 @@ def log_probs(x: Array, form: str, half: bool) -> Array:
     return log - total
 
 
-def _notes(sides: tuple[Source, Source], rows: int | None, other_text: int) -> tuple[str, ...]:
+def _notes(sides: tuple[Source, Source], rows: int | None, other_text: int, tokens: bool) -> tuple[str, ...]:
     """`rows`: the first so many were gone through; None: shards were matched."""
     notes = []
     if rows is not None and sides[0].rows != sides[1].rows:
@@ -300,6 +300,12 @@ def _notes(sides: tuple[Source, Source], rows: int | None, other_text: int) -> t
     if any(side.kind == "llama.cpp" for side in sides):
         notes.append(
             "llama.cpp's files clip small probabilities and store logarithms in 16 bits. What is clipped on either side is one bucket "
-            "here, so each divergence is a lower bound; the rounding alone makes a KL of about 1e-8."
+            "here, so each divergence is a lower bound, but for the rounding of the codes, which alone makes a KL of about 1e-8."
+        )
+    if tokens and sides[0].kind != sides[1].kind:
+        llama, exact = ("P", "Q") if sides[0].kind == "llama.cpp" else ("Q", "P")
+        notes.append(
+            f"Perplexities: a token that {llama}'s file has clipped counts there with the value it was clipped to, and in {exact} with its "
+            f"own, so that {llama} looks better by those tokens, and the ratio mixes the two."
         )
     return tuple(notes)
