@@ -411,6 +411,14 @@ def test_plot_and_notebook(here):
     assert "<script" not in html
 
 
+def test_plot_without_matplotlib(here, monkeypatch):
+    monkeypatch.setitem(sys.modules, "matplotlib.pyplot", None)
+    Path("t.csv").write_text("a\n1\n2\n")
+    for found in (kb.compare(*here, form="logits"), kb.compare("t.csv", "t.csv")):
+        with pytest.raises(ImportError, match=r"^plot\(\) needs Matplotlib: pip install matplotlib$"):
+            found.plot()
+
+
 def test_errors_are_value_errors(here):
     assert issubclass(ReadError, ValueError)
     with pytest.raises(ValueError, match="there is no file nope"):

@@ -723,6 +723,14 @@ class TestRefused:
         with pytest.raises(ValueError, match="form is 'logit'"):
             kb.compare("p.npy", "q.npz", form="logit")
 
+    def test_an_archive_of_two_forms(self, here):
+        np.savez("q.npz", logits=self.q, probs=softmax(self.q[::-1]).astype(np.float32), tokens=np.zeros(ROWS, int))
+        self.refused("q.npz", "q.npz holds logits and probs: say which to compare, e.g. form='logits'", form=None)
+        self.refused("q.npz", "q.npz holds logits and probs: say which to compare", form="counts")
+        close(kb.compare("p.npy", "q.npz", form="logits").kl_pq.mean, truth(softmax(self.p), softmax(self.q))[0].mean())
+        found = kb.compare("p.npy", "q.npz", form=("logits", "probs"))
+        close(found.kl_pq.mean, truth(softmax(self.p), softmax(self.q[::-1]))[0].mean())
+
     def test_a_table_and_a_model(self, here):
         Path("t.csv").write_text("a\n1\n")
         self.refused("t.csv", "t.csv is a table and the other side a model's output: compare two of a kind")

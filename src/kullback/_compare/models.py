@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from functools import partial
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -39,8 +39,9 @@ def compare_models(
     progress: Callable[[int, int], None] | None = None,
 ) -> ModelComparison:
     """`progress(done, rows)` is called after each block. `form` None: what the files say, else "probs"."""
-    opened = open_source(p, "P"), open_source(q, "Q")
-    forms = _forms(opened, form)
+    asked = (None, None) if form is None else parse_form(form, 2)
+    opened = open_source(p, "P", asked[0]), open_source(q, "Q", asked[1])
+    forms = _forms(opened, asked, isinstance(form, str))
     _check(*opened, allow_partial)
     sides, unpaired = aligned(opened, allow_partial)
     rows = _match(*sides, allow_partial)
@@ -74,12 +75,11 @@ def compare_models(
         raise ReadError(str(error)) from None
 
 
-def _forms(sides: tuple[Source, Source], form: Any) -> tuple[str, str]:
-    asked = (None, None) if form is None else parse_form(form, 2)
+def _forms(sides: tuple[Source, Source], asked: Sequence[str | None], one_for_both: bool) -> tuple[str, str]:
     found = []
     for side, wanted in zip(sides, asked):
         if side.form is not None and wanted not in (None, side.form):
-            if side.kind == "llama.cpp" and isinstance(form, str):
+            if side.kind == "llama.cpp" and one_for_both:
                 found.append(side.form)  # one form for both: it is the other side's
                 continue
             raise ReadError(f"{side.name} holds {side.form}, and the form given is {wanted}")

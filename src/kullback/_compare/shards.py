@@ -100,10 +100,10 @@ def arrays_in(path: Path) -> dict[str, Stored]:
         raise ReadError(f"{path}: {error.strerror or error}") from None
 
 
-def open_array(path: Path) -> Piece:
-    """The array of distributions in a file of one of SUFFIXES, with its tokens if it has some."""
+def open_array(path: Path, wanted: str | None = None) -> Piece:
+    """The array of distributions in a file of one of SUFFIXES, with its tokens if it has some; of several forms, the one `wanted`."""
     arrays = arrays_in(path)
-    form, chosen = _choose(path, arrays)
+    form, chosen = _choose(path, arrays, wanted)
     stored = arrays[chosen]
     if len(stored.shape) < 2:
         raise ReadError(f"{path} has shape {stored.shape}: compare takes [rows, categories]; for one distribution, use kullback explain")
@@ -124,9 +124,13 @@ def open_array(path: Path) -> Piece:
     return Piece(str(path), form, rows, categories, stored.whole, stored.read, None, half, width=width)
 
 
-def _choose(path: Path, arrays: Mapping[str, Stored]) -> tuple[str | None, str]:
+def _choose(path: Path, arrays: Mapping[str, Stored], wanted: str | None) -> tuple[str | None, str]:
     """Which array holds the distributions, and its form if its name says so."""
     named = [name for name in arrays if name in FORMS]
+    if len(named) > 1:
+        if wanted in named:
+            return wanted, wanted
+        raise ReadError(f"{path} holds {', '.join(named[:-1])} and {named[-1]}: say which to compare, e.g. form={named[0]!r}")
     others = [name for name in arrays if name != "tokens"] or list(arrays)
     if len(named) == 1 or len(others) == 1:
         name = named[0] if len(named) == 1 else others[0]

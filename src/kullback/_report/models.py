@@ -7,7 +7,7 @@ from html import escape
 from itertools import accumulate
 from typing import TYPE_CHECKING, Any
 
-from .axes import Linear, Logarithmic, number
+from .axes import Linear, Logarithmic, number, pyplot
 from .words import paragraph, printable
 
 if TYPE_CHECKING:
@@ -289,7 +289,7 @@ def to_html(c: ModelComparison) -> str:
 
 def plot(c: ModelComparison) -> Any:
     """Distribution, cumulative curve and calibration, side by side, with Matplotlib."""
-    import matplotlib.pyplot as plt
+    plt = pyplot()
 
     figure, (left, middle, right) = plt.subplots(1, 3, figsize=(12, 3.6), layout="constrained")
     finite, axis = _finite(c)[0], _axis(c)
