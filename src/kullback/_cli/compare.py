@@ -60,7 +60,9 @@ def add(commands: Any) -> None:
     models = parser.add_argument_group("model outputs")
     models.add_argument("--form", help="what the numbers are: probs, log_probs, logits, counts, or a pair such as probs,logits")
     models.add_argument("--tokens", metavar="FILE", help="the category that came true in each row: perplexities, and Δp of this one")
-    models.add_argument("--allow-partial", action="store_true", help="go on with what is whole: cut files, unequal lengths, rows with NaN")
+    models.add_argument(
+        "--allow-partial", action="store_true", help="go on with what is whole: cut files, missing shards, unequal lengths, rows with NaN"
+    )
     compare_tables.add_options(parser)
     parser.set_defaults(run=_run)
 
