@@ -295,6 +295,19 @@ def test_pipes_are_plain_and_never_cut():
     assert "\x1b" not in done.stdout
 
 
+def test_a_closed_output():
+    run = f'"{sys.executable}" -m kullback explain 0.5,0.5 0.9,0.1'
+    done = subprocess.run(["sh", "-c", f"{run} >&-"], env=ENVIRONMENT, capture_output=True, text=True, timeout=60)
+    assert (done.returncode, done.stderr) == (2, "kullback explain: cannot write the output: standard output is closed\n")
+    done = subprocess.run(["sh", "-c", f"{run} >&- 2>&-"], env=ENVIRONMENT, capture_output=True, text=True, timeout=60)
+    assert (done.returncode, done.stdout, done.stderr) == (2, "", "")
+    data = os.path.join(os.path.dirname(__file__), "..", "examples", "data")
+    run = f'"{sys.executable}" -m kullback compare {data}/reference {data}/quantised --fail-over 0'
+    done = subprocess.run(["sh", "-c", f"{run} 2>&-"], env=ENVIRONMENT, capture_output=True, text=True, timeout=60)
+    assert done.returncode == 1
+    assert "kullback compare" not in done.stdout
+
+
 def test_an_output_that_knows_no_greek():
     done = command("explain", "0.5,0.5", "0.9,0.1", "--labels", "日,b", env={**ENVIRONMENT, "PYTHONIOENCODING": "ascii"})
     assert (done.returncode, done.stderr) == (0, "")

@@ -6,8 +6,10 @@ import errno
 import json
 import os
 import re
+import stat
 import subprocess
 import sys
+import threading
 from importlib import resources
 from pathlib import Path
 
@@ -119,6 +121,48 @@ def test_markdown(run, here):
     assert run("p.npy", "q.npy", "--markdown", "--json")[0] == 2
 
 
+def test_what_is_said_of_clipped_files(run, here, tmp_path):
+    for name, x in zip("pq", here):
+        write_llama(tmp_path / f"{name}.kld", x, np.zeros((4, 21), int))
+    for sides, mixed in (
+        (("p.npy", "q.npy"), ""),
+        (("p.kld", "q.kld"), ""),
+        (("p.kld", "q.npy"), "a token that P's file has clipped counts there with the value it was clipped to, and in Q with its own"),
+        (("p.npy", "q.kld"), "a token that Q's file has clipped counts there with the value it was clipped to, and in P with its own"),
+    ):
+        for kind in ("", "--markdown", "--json"):
+            said = " ".join(run(*sides, "--form", "logits", *filter(None, [kind]))[1].split())
+            clipped = sides != ("p.npy", "q.npy")
+            assert ("is a lower bound, but for the rounding of the codes" in said) == clipped
+            assert ("looks better by those tokens" in said) == bool(mixed)
+            assert mixed in said
+            if kind != "--json":  # which has no conventions
+                assert ("Nothing is clipped" in said) == (not clipped)
+                assert ("Nothing is smoothed; what llama.cpp's file has clipped is one bucket." in said) == clipped
+
+
+@pytest.mark.parametrize("kind", ["models", "tables"])
+def test_an_output_that_knows_no_greek(here, kind):
+    """A bar of KL(P||Q) would end a cell; and \\x escapes are not JSON."""
+    sides = ("p.npy", "é.npy", "--form", "logits") if kind == "models" else ("t.csv", "é.csv")
+    Path("q.npy").rename("é.npy")
+    for name in ("t.csv", "é.csv"):
+        Path(name).write_text("a,b\n" + "1,x\n2,y\n" * 20)
+    ascii_only = {**ENVIRONMENT, "PYTHONIOENCODING": "ascii"}
+    done = command("compare", *sides, "--markdown", env=ascii_only)
+    assert (done.returncode, done.stderr) == (0, "")
+    assert done.stdout.isascii()
+    assert "\\u" not in done.stdout
+    assert r"KL(P\|\|Q)" in done.stdout
+    blocks = re.findall(r"(?:^\|.*\n)+", done.stdout, re.M)
+    for block in blocks:
+        assert len({len(re.findall(r"(?<!\\)\|", line)) for line in block.splitlines()}) == 1
+    assert len(blocks) == (3 if kind == "models" else 1)
+    done = command("compare", *sides, "--json", env=ascii_only)
+    assert done.stdout.isascii()
+    assert json.loads(done.stdout)["q"]["name"] == sides[1]
+
+
 class TestReport:
     def test_it_is_written(self, run, here):
         code, _, err = run("p.npy", "q.npy", "--form", "logits", "--report", "out.html")
@@ -160,6 +204,83 @@ class TestReport:
         assert err == "kullback compare: cannot write out.html: No space left on device; nothing was left there\n"
         assert Path("out.html").read_text() == "yesterday's"
         assert sorted(os.listdir()) == ["out.html", "p.npy", "q.npy"]
+
+    def test_a_link_stays_and_leads_to_the_report(self, run, here):
+        Path("folder").mkdir()
+        Path("folder/target.html").write_text("yesterday's")
+        for link, to in (("link.html", "folder/target.html"), ("new.html", "folder/new.html")):  # the second leads to no file yet
+            Path(link).symlink_to(to)
+            assert run("p.npy", "q.npy", "--form", "logits", "--report", link)[0] == 0
+            assert os.readlink(link) == to
+            assert Path(to).read_text(encoding="utf-8").startswith("<!doctype html>")
+        assert sorted(os.listdir("folder")) == ["new.html", "target.html"]
+        Path("lost.html").symlink_to("nowhere/target.html")
+        code, out, err = run("p.npy", "q.npy", "--form", "logits", "--report", "lost.html")
+        assert (code, out) == (2, "")
+        assert err.startswith("kullback compare: cannot write lost.html: there is no directory ")
+
+    def test_a_pipe_is_written_to(self, run, here):
+        os.mkfifo("pipe.html")
+        read = []
+        reader = threading.Thread(target=lambda: read.append(Path("pipe.html").read_text(encoding="utf-8")), daemon=True)
+        reader.start()
+        assert run("p.npy", "q.npy", "--form", "logits", "--report", "pipe.html")[0] == 0
+        assert stat.S_ISFIFO(os.stat("pipe.html").st_mode)
+        reader.join(timeout=60)
+        assert read[0].startswith("<!doctype html>")
+        assert read[0].rstrip().endswith("</html>")
+        assert sorted(os.listdir()) == ["p.npy", "pipe.html", "q.npy"]
+
+    def test_a_device_is_written_to(self, monkeypatch):
+        leader, follower = os.openpty()  # a device any user may have made
+        name = os.ttyname(follower)
+        monkeypatch.setattr(page.os, "replace", lambda *_: pytest.fail("a device was to be replaced"))
+        page.check_target(name)
+        page.write_whole(name, "text")
+        assert os.read(leader, 100) == b"text"
+        assert stat.S_ISCHR(os.stat(name).st_mode)
+        # A device that takes nothing, as a disk that is full.
+        monkeypatch.setattr(page.os, "open", lambda *_: (_ for _ in ()).throw(OSError(errno.ENOSPC, "No space left on device")))
+        with pytest.raises(ReadError, match=f"^cannot write {name}: No space left on device$"):
+            page.write_whole(name, "text")
+        os.close(leader)
+        os.close(follower)
+
+    @pytest.mark.parametrize("to", ["file", "pipe"])
+    def test_standard_output_has_the_report_before_the_text(self, here, to):
+        arguments = [sys.executable, "-m", "kullback", "compare", "p.npy", "q.npy", "--form", "logits", "--report", "/dev/stdout"]
+        if to == "pipe":
+            out = subprocess.run(arguments, env=ENVIRONMENT, stdout=subprocess.PIPE, timeout=60, check=True).stdout
+        else:
+            with open("out.txt", "wb") as file:
+                subprocess.run(arguments, env=ENVIRONMENT, stdout=file, timeout=60, check=True)
+            out = Path("out.txt").read_bytes()
+        assert out.startswith(b"<!doctype html>")
+        assert b"40 rows of 12 categories, in nats" in out.partition(b"</html>")[2]
+
+    def test_inputs_are_not_overwritten(self, run, here):
+        Path("shards").mkdir()
+        np.save("shards/1.npy", here[1])
+        Path("shards/old.html").write_text("yesterday's")
+        np.save("tokens.npy", np.zeros(40, int))
+        Path("link.npy").symlink_to("p.npy")
+        for q, target, source in (
+            ("q.npy", "p.npy", "p.npy"),
+            ("q.npy", "./q.npy", "q.npy"),
+            ("q.npy", "link.npy", "p.npy"),
+            ("q.npy", "tokens.npy", "tokens.npy"),
+            ("shards", "shards/1.npy", "shards"),
+            ("shards/*.npy", "shards/1.npy", "shards/*.npy"),
+        ):
+            before = Path(target).read_bytes()
+            code, out, err = run("p.npy", q, "--form", "logits", "--tokens", "tokens.npy", "--report", target)
+            assert (code, out) == (2, "")
+            assert err == f"kullback compare: cannot write {target}: it is read, as {source}; choose another name\n"
+            assert Path(target).read_bytes() == before
+        assert run("p.npy", "shards", "--form", "logits", "--report", "shards/old.html")[0] == 0
+        code, out, err = run("p.npy", "q.npy", "--form", "logits", "--report", "")
+        assert (code, out) == (2, "")
+        assert err == "kullback compare: cannot write to a file with no name: name it, e.g. out.html\n"
 
     def test_an_interrupt_leaves_nothing(self, here, monkeypatch):
         monkeypatch.setattr(page.os, "fsync", lambda _: (_ for _ in ()).throw(KeyboardInterrupt))
@@ -213,6 +334,34 @@ def test_errors_speak_of_options(run, here):
     assert run("p.npy", "short.npy", "--form", "logits", "--allow-partial")[0] == 0
 
 
+def test_errors_speak_of_what_the_command_has(run, here):
+    q = softmax(here[1]).astype(np.float32)
+    q[3] = 0
+    np.save("q.npy", q)
+    for form, sentence in (
+        ("logits,probs", "row 3 sums to 0, not 1: no category has any probability; take the row out of both sides\n"),
+        ("logits,counts", "row 3 has no counts at all: take the row out of both sides\n"),
+        ("logits,log_probs", "not 1: probabilities? pass --form logits,probs\n"),
+    ):
+        code, out, err = run("p.npy", "q.npy", "--form", form)
+        assert (code, out) == (2, "")
+        assert err.startswith("kullback compare: q.npy: row ")
+        assert err.endswith(sentence)
+
+
+@pytest.mark.parametrize("base", ["1", "0", "-2", "0.5", "nan", "inf"])
+def test_bases_that_give_no_unit(run, here, base):
+    Path("t.csv").write_text("a\n1\n2\n")
+    for sides in (("p.npy", "q.npy"), ("t.csv", "t.csv")):
+        code, out, err = run(*sides, "--base", base)
+        assert (code, out) == (2, "")
+        assert err == (
+            f"kullback compare: base is {float(base)}: it must be a number above 1 (2 for bits, 10 for dits, None for nats)\n"
+        ).replace("None", "e")
+        with pytest.raises(ValueError, match="it must be a number above 1"):
+            kb.compare(*sides, base=float(base))
+
+
 def test_a_file_that_may_not_be_read(run, here):
     Path("p.npy").chmod(0)
     if os.access("p.npy", os.R_OK):  # root may read anything: a directory in its place, then
@@ -260,6 +409,14 @@ def test_plot_and_notebook(here):
     assert html.startswith("<div")
     assert "KL(P‖Q) is" in html
     assert "<script" not in html
+
+
+def test_plot_without_matplotlib(here, monkeypatch):
+    monkeypatch.setitem(sys.modules, "matplotlib.pyplot", None)
+    Path("t.csv").write_text("a\n1\n2\n")
+    for found in (kb.compare(*here, form="logits"), kb.compare("t.csv", "t.csv")):
+        with pytest.raises(ImportError, match=r"^plot\(\) needs Matplotlib: pip install matplotlib$"):
+            found.plot()
 
 
 def test_errors_are_value_errors(here):

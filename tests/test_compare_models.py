@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import subprocess
 import sys
 import threading
@@ -22,6 +23,7 @@ from kullback._compare import models
 from kullback._compare.llama import open_llama
 from kullback._compare.models import compare_models
 from kullback._compare.sources import host, open_source
+from kullback._compare.tables import profile
 from kullback._kernels import comparison, cpu
 from kullback._kernels.comparison import compare_rows
 from kullback._read import ReadError
@@ -461,6 +463,37 @@ class TestRefused:
         self.refused("bare", "bare is empty")
         self.refused("x.xyz", "x.xyz: cannot tell what it is from its name; model outputs are .npy")
         self.refused({1, 2}, "a set cannot be compared")
+        self.refused("", "the name of a file is empty")
+        for name in ("nope.csv", "nope.json", "nope.parquet"):  # whatever it would be
+            self.refused(name, f"there is no file {name}")
+
+    def test_pipes(self, here):
+        """Which would be read to their end by whoever looks at them first, or not end."""
+        for name in ("q.npy", "q.csv", "q.json", "q.kld"):
+            os.mkfifo(name)
+            self.refused(name, f"{name} is a pipe or a device, and is read more than once: save what comes out of it as a file")
+        self.refused(self.q, "q.npy is a pipe or a device", tokens="q.npy")
+        with pytest.raises(ReadError, match=r"^q\.csv is a pipe or a device"):
+            profile("q.csv")
+        done = subprocess.run(
+            ["bash", "-c", f'"{sys.executable}" -m kullback compare p.npy <(cat p.npy)'], capture_output=True, text=True, timeout=60
+        )
+        assert done.returncode == 2
+        assert re.fullmatch(r"kullback compare: /dev/fd/\d+ is a pipe or a device.*\n", done.stderr)
+
+    def test_folders_of_several_kinds(self, here):
+        Path("mixed").mkdir()
+        np.save("mixed/a.npy", self.q)
+        save_file({"logits": self.q}, "mixed/a.safetensors")
+        kinds = "stands for .npy and .safetensors files: name those of one kind, by a pattern such as 'mixed/*.npy'"
+        self.refused("mixed", f"mixed {kinds}")
+        self.refused("mixed/*", f"mixed/* {kinds}")
+        Path("mixed/t.csv").write_text("a\n1\n")
+        Path("mixed/notes.md").write_text("of the run")
+        self.refused("mixed", "mixed stands for .npy, .safetensors and .csv files")
+        write_llama("mixed/q.kld", self.q, np.zeros((CHUNKS, CONTEXT), int))
+        self.refused("mixed", "mixed stands for .npy, .safetensors, llama.cpp logits and .csv files")
+        kb.compare("p.npy", "mixed/*.npy", form="logits")
 
     def test_shapes(self, here):
         np.save("none.npy", np.zeros((0, VOCABULARY)))
@@ -518,6 +551,92 @@ class TestRefused:
         kept = np.r_[: ROWS // 3 + ROWS // 6 - 1, 2 * ROWS // 3 : ROWS]
         assert found.rows == len(kept)
         close(found.kl_pq.mean, truth(softmax(self.p), softmax(self.q))[0][kept].mean())
+
+    def shards(self, folder, x, name="s-{}.npy", left_out=(), parts=5):
+        Path(folder).mkdir()
+        for i, part in enumerate(np.split(x, parts)):
+            if i not in left_out:
+                np.save(f"{folder}/{name.format(i)}", part)
+
+    @pytest.mark.parametrize("name", ["s-{}.npy", "q4-0000{}-of-00005.npy"])
+    @pytest.mark.parametrize("lost_p", [(), (3,)])
+    def test_a_missing_shard_shifts_nothing(self, here, name, lost_p):
+        """Whether shards are called the same on both sides, or only numbered the same."""
+        self.shards("p", self.p, left_out=lost_p)
+        self.shards("q", self.q, name, left_out=(1,))
+        with pytest.raises(ReadError) as error:
+            kb.compare("p", "q", form="logits")
+        assert str(error.value) == "q has no counterpart of p/s-1.npy; allow_partial=True compares the shards that both have"
+        part = ROWS // 5
+        kept = np.concatenate([np.arange(i * part, (i + 1) * part) for i in range(5) if i != 1 and i not in lost_p])
+        expected = truth(softmax(self.p), softmax(self.q))[0][kept]
+        for p, q in (("p", "q"), ("p/*", "q/*.npy")):
+            found = kb.compare(p, q, form="logits", allow_partial=True)
+            assert (found.rows, found.missing_rows) == (len(kept), ROWS - len(kept))
+            close(found.kl_pq.mean, expected.mean())
+            assert found.worst[0].row == kept[np.argmax(expected)]
+            assert (found.p.files, found.q.files) == (5 - len(lost_p), 4)
+            assert found.notes[0] == f"{q} has no counterpart of p/s-1.npy: {part} rows were left out."
+            assert len(found.notes) == 1 + len(lost_p)
+        # Tokens by the same numbers of rows.
+        np.save("t.npy", np.arange(ROWS) % VOCABULARY)
+        found = kb.compare("p", "q", form="logits", allow_partial=True, tokens="t.npy")
+        assert all(row.token == row.row % VOCABULARY for row in found.worst)
+
+    def test_one_shard_of_many(self, here):
+        self.shards("p", self.p)
+        self.shards("q", self.q, left_out=(0, 1, 3, 4))
+        self.refused_pair("p", "q", "q has no counterpart of p/s-0.npy and 3 more shards of p; allow_partial=True")
+        found = kb.compare("p", "q", form="logits", allow_partial=True)
+        part = ROWS // 5
+        close(found.kl_pq.mean, truth(softmax(self.p), softmax(self.q))[0][2 * part : 3 * part].mean())
+
+    def refused_pair(self, p, q, sentence):
+        with pytest.raises(ReadError) as error:
+            kb.compare(p, q, form="logits")
+        assert sentence in str(error.value)
+
+    def test_a_shard_with_fewer_rows_shifts_nothing(self, here):
+        self.shards("p", self.p)
+        self.shards("q", self.q)
+        part = ROWS // 5
+        np.save("q/s-1.npy", self.q[part : 2 * part - 2])
+        self.refused_pair(
+            "p", "q", f"p/s-1.npy has {part} rows and q/s-1.npy {part - 2}: allow_partial=True compares the first {part - 2} of them"
+        )
+        found = kb.compare("p", "q", form="logits", allow_partial=True)
+        kept = np.r_[: 2 * part - 2, 2 * part : ROWS]
+        assert (found.rows, found.missing_rows) == (len(kept), 2)
+        assert found.notes == (f"p/s-1.npy has {part} rows and q/s-1.npy {part - 2}: the first {part - 2} of them were compared.",)
+        close(found.kl_pq.mean, truth(softmax(self.p), softmax(self.q))[0][kept].mean())
+
+    @pytest.mark.parametrize(
+        ("name", "parts"),
+        [
+            ("s-{}.npy", 3),  # cut differently
+            ("s-{}.npy", 10),
+            ("part-{}1.npy", 5),  # other names, and other numbers
+            ("{0}{0}{0}.npy", 5),
+        ],
+    )
+    def test_names_that_say_nothing(self, here, name, parts):
+        self.shards("p", self.p)
+        self.shards("q", self.q, name, parts=parts)
+        close(kb.compare("p", "q", form="logits").kl_pq.mean, truth(softmax(self.p), softmax(self.q))[0].mean())
+        os.remove(f"q/{name.format(parts - 1)}")
+        rows = ROWS - ROWS // parts
+        if name == "s-{}.npy" and parts == 10:
+            self.refused_pair("p", "q", f"p has {ROWS} rows and q {rows}: allow_partial=True compares the first {rows}")
+            found = kb.compare("p", "q", form="logits", allow_partial=True)
+            assert found.rows == rows
+            close(found.kl_pq.mean, truth(softmax(self.p), softmax(self.q))[0][:rows].mean())
+
+    def test_counted_from_0_and_from_1(self, here):
+        self.shards("p", self.p, "f16-{}.npy")
+        Path("q").mkdir()
+        for i, part in enumerate(np.split(self.q, 5), 1):
+            np.save(f"q/q4-{i}.npy", part)
+        close(kb.compare("p", "q", form="logits").kl_pq.mean, truth(softmax(self.p), softmax(self.q))[0].mean())
 
     def test_numbers_of_other_machines(self, here):
         """In their order of bytes they are converted, so that a block of as many bytes would take more memory."""
@@ -614,6 +733,14 @@ class TestRefused:
         self.refused("q.npz", "v.npy: token 101 of row 0 is no category; there are 101, counted from 0", tokens="v.npy")
         with pytest.raises(ValueError, match="form is 'logit'"):
             kb.compare("p.npy", "q.npz", form="logit")
+
+    def test_an_archive_of_two_forms(self, here):
+        np.savez("q.npz", logits=self.q, probs=softmax(self.q[::-1]).astype(np.float32), tokens=np.zeros(ROWS, int))
+        self.refused("q.npz", "q.npz holds logits and probs: say which to compare, e.g. form='logits'", form=None)
+        self.refused("q.npz", "q.npz holds logits and probs: say which to compare", form="counts")
+        close(kb.compare("p.npy", "q.npz", form="logits").kl_pq.mean, truth(softmax(self.p), softmax(self.q))[0].mean())
+        found = kb.compare("p.npy", "q.npz", form=("logits", "probs"))
+        close(found.kl_pq.mean, truth(softmax(self.p), softmax(self.q[::-1]))[0].mean())
 
     def test_a_table_and_a_model(self, here):
         Path("t.csv").write_text("a\n1\n")

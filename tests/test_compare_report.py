@@ -65,7 +65,7 @@ def test_filtering(browser, report):
 
 
 @pytest.mark.parametrize("scheme", ["light", "dark"])
-@pytest.mark.parametrize(("width", "height"), [(1280, 900), (360, 740)])
+@pytest.mark.parametrize(("width", "height"), [(1280, 900), (1000, 800), (360, 740)])
 def test_it_fits_and_can_be_read(browser, report, scheme, width, height):
     watched = Watched(browser, report[0], viewport={"width": width, "height": height}, color_scheme=scheme)
     page = watched.page

@@ -174,6 +174,19 @@ def test_page_on_a_phone_in_the_dark(opened, example):
     assert max(red, green, blue) < 60
 
 
+@pytest.mark.parametrize("width", [1000, 1280])
+def test_page_in_a_window(opened, example, width):
+    page = opened(example, viewport={"width": width, "height": 800})
+    assert page.evaluate("document.documentElement.scrollWidth") <= width
+    # Every column is in sight: nothing is left to scroll to.
+    assert page.evaluate("[...document.querySelectorAll('section:first-of-type .scroll')].map(s => s.scrollWidth - s.clientWidth)") == [0]
+    # No word is broken: every row is one line of text, as high as the others but for a line between them.
+    heights = page.evaluate(
+        "[...document.querySelectorAll('section:first-of-type tbody tr')].map(row => Math.round(row.getBoundingClientRect().height))"
+    )
+    assert max(heights) - min(heights) <= 1
+
+
 def test_page_with_hostile_names(opened, hostile):
     page = opened(hostile)
     assert page.evaluate("window.hacked") is None

@@ -23,6 +23,14 @@ class ReadError(ValueError):
     """What cannot be read, and why, in one sentence."""
 
 
+def check_name(text: str) -> None:
+    """Refuses what would pass for a file: the empty name, which is the current directory's too, and what cannot be read twice."""
+    if not text:
+        raise ReadError("the name of a file is empty")
+    if os.path.exists(text) and not os.path.isfile(text) and not os.path.isdir(text):
+        raise ReadError(f"{text} is a pipe or a device, and is read more than once: save what comes out of it as a file")
+
+
 def read_distribution(text: str, *, name: str) -> Any:
     """A NumPy array, or a dict from label to number where the file has labels."""
     text = text.strip()

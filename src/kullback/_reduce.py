@@ -16,6 +16,10 @@ def check_options(reduction: Any, keepdims: bool, base: Any) -> None:
         raise ValueError(f"reduction is {reduction!r}: it must be one of {', '.join(map(repr, REDUCTIONS))}")
     if keepdims and reduction != "none":
         raise ValueError(f"keepdims=True needs reduction='none', not {reduction!r}: a single number has no axes to keep")
+    check_base(base)
+
+
+def check_base(base: Any) -> None:
     if base is not None and not (is_number(base) and 1 < base < math.inf):
         raise ValueError(f"base is {base!r}: it must be a number above 1 (2 for bits, 10 for dits, None for nats)")
 

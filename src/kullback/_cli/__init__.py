@@ -16,6 +16,7 @@ from typing import NoReturn
 
 from .._read import ReadError
 from . import compare, explain, lint, pairs, profile
+from .shared import as_options
 
 # Inline numbers that begin with a minus, which argparse would take for an option.
 _NEGATIVE = re.compile(r"-(\d|\.\d|inf|nan)", re.IGNORECASE)
@@ -34,6 +35,10 @@ def main(argv: Sequence[str] | None = None) -> int:
     given = list(sys.argv[1:] if argv is None else argv) or ["--help"]
     # A leading space makes them positional; readers strip it.
     arguments = _parser().parse_args([f" {x}" if _NEGATIVE.match(x) else x for x in given])
+    if sys.stderr is None:  # closed too, 2>&-; print would take standard output instead
+        sys.stderr = open(os.devnull, "w")  # noqa: SIM115 (until the end)
+    if sys.stdout is None:  # closed by the shell, >&-; what runs may write there long after
+        return _fail(arguments.command, "cannot write the output: standard output is closed")
     try:
         code = arguments.run(arguments)
         sys.stdout.flush()
@@ -74,10 +79,5 @@ def _parser() -> argparse.ArgumentParser:
 
 
 def _as_options(message: str) -> str:
-    """The library speaks of arguments; the command has options."""
-    message = re.sub(r"form=\('(\w+)', '(\w+)'\)", r"--form \1,\2", message)
-    message = re.sub(r"form='(\w+)'", r"--form \1", message)
-    message = message.replace("pass engine='spark' too", "pass --engine spark too")
-    message = message.replace("pass prior= to", "pass --prior to").replace("labels was passed", "--labels was passed")
-    message = message.replace("pass mappings or pandas Series", "give label,value files")
-    return re.sub(r"(?<![\w'])([pq])(?![\w'\[])", lambda side: side[1].upper(), message)
+    """And it calls the sides p and q, which here are P and Q."""
+    return re.sub(r"(?<![\w'])([pq])(?![\w'\[])", lambda side: side[1].upper(), as_options(message))

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import argparse
-import re
 import sys
 import time
 from collections.abc import Callable, Iterator
@@ -12,8 +11,9 @@ from typing import Any
 
 from .._kernels import compiled
 from .._read import ReadError
+from .._reduce import check_base
 from . import compare_tables
-from .shared import base, positive, write
+from .shared import as_options, base, positive, write
 
 # Seconds after which a person asks what takes so long.
 _LONG = 10.0
@@ -60,7 +60,9 @@ def add(commands: Any) -> None:
     models = parser.add_argument_group("model outputs")
     models.add_argument("--form", help="what the numbers are: probs, log_probs, logits, counts, or a pair such as probs,logits")
     models.add_argument("--tokens", metavar="FILE", help="the category that came true in each row: perplexities, and Δp of this one")
-    models.add_argument("--allow-partial", action="store_true", help="go on with what is whole: cut files, unequal lengths, rows with NaN")
+    models.add_argument(
+        "--allow-partial", action="store_true", help="go on with what is whole: cut files, missing shards, unequal lengths, rows with NaN"
+    )
     compare_tables.add_options(parser)
     parser.set_defaults(run=_run)
 
@@ -78,23 +80,24 @@ def _limit(text: str) -> float:
 def _run(arguments: argparse.Namespace) -> int:
     from .._report.page import check_target, write_whole
 
-    if arguments.report:
-        check_target(arguments.report)  # before the work, not after it
+    if arguments.report is not None:
+        inputs = (arguments.p, arguments.q, *([] if arguments.tokens is None else [arguments.tokens]))
+        check_target(arguments.report, inputs)  # before the work, not after it
     try:
         found = _compare(arguments)
     except ReadError as error:
-        raise ReadError(_as_options(str(error))) from None
+        raise ReadError(as_options(str(error))) from None
     except OSError as error:  # of reading: main() would take it for one of writing
         raise ReadError(f"{error.filename or 'input'}: {error.strerror or error}") from None
-    if arguments.report:
+    if arguments.report is not None:
         write_whole(arguments.report, found.to_html())
     sentence = None if arguments.fail_over is None else found.over(arguments.fail_over)
     arguments.code = int(sentence is not None)
     top = {} if arguments.top is None else {"top": arguments.top}
     if arguments.json:
-        write(found.to_json())
+        write(found.to_json(), "json")
     elif arguments.markdown:
-        write(found.to_markdown(**top))
+        write(found.to_markdown(**top), "markdown")
     else:
         write(found.to_text(**top))
     if sentence is not None:
@@ -106,6 +109,7 @@ def _run(arguments: argparse.Namespace) -> int:
 def _compare(arguments: argparse.Namespace) -> Any:
     from .._compare import kind_of
 
+    check_base(arguments.base)
     if kind_of(arguments.p, arguments.q) == "tables":
         from .._compare.tables import compare_tables as compare
 
@@ -138,17 +142,6 @@ def _compare(arguments: argparse.Namespace) -> Any:
             file=sys.stderr,
         )
     return found
-
-
-def _as_options(message: str) -> str:
-    """The library speaks of arguments; the command has options."""
-    for argument, option in (
-        ("allow_partial=True", "--allow-partial"),
-        ("name the columns to compare", "name the columns to compare with --columns"),
-        ("common=True", "--common"),
-    ):
-        message = message.replace(argument, option)
-    return re.sub(r"form='(\w+)'", r"--form \1", message)
 
 
 @contextmanager

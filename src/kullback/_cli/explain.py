@@ -65,7 +65,7 @@ def _run(arguments: argparse.Namespace) -> None:
     )
     top = None if arguments.all else arguments.top
     if arguments.json:
-        write(json.dumps(found.to_dict(), indent=2, ensure_ascii=False, allow_nan=False))
+        write(json.dumps(found.to_dict(), indent=2, ensure_ascii=False, allow_nan=False), "json")
     elif not (sys.stdout.isatty() and min(len(found.p), top or len(found.p)) <= _RICH_ROWS and _print_rich(found, top)):
         from .._report.text import to_text
 

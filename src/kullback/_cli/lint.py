@@ -125,9 +125,9 @@ def _report(arguments: argparse.Namespace, options: Any) -> int:
     elif arguments.format == "text":
         _say(_summary(findings, files, mended), arguments)
     elif arguments.format == "json":
-        write(json.render(findings))
+        write(json.render(findings), "json")
     elif arguments.format == "sarif":
-        write(sarif.render(findings, __version__))
+        write(sarif.render(findings, __version__), "json")
     elif findings:
         write(github.render(findings))
     return int(failed)

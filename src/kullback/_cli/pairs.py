@@ -49,9 +49,9 @@ def _run(arguments: argparse.Namespace) -> None:
     if arguments.kind is not None:
         pairs = [pair for pair in pairs if pair.kind == arguments.kind]
     if arguments.json:
-        write(json.dumps([pair._asdict() for pair in pairs], indent=2, ensure_ascii=False))
+        write(json.dumps([pair._asdict() for pair in pairs], indent=2, ensure_ascii=False), "json")
     elif arguments.markdown:
-        write(to_markdown(pairs))
+        write(to_markdown(pairs), "markdown")
     else:
         write(_to_text(pairs if arguments.kind else [pair for pair in pairs if pair.kind != "quadrature"]))
 

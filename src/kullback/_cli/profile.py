@@ -32,6 +32,7 @@ def add(commands: Any) -> None:
 
 def _run(arguments: argparse.Namespace) -> None:
     from .._compare.tables import profile
+    from .._report.page import check_target
 
     source = arguments.source
     if not arguments.output.lower().endswith(".json"):
@@ -42,6 +43,7 @@ def _run(arguments: argparse.Namespace) -> None:
         raise ReadError(
             f"several sources must all be profiles, and {table} is none: quote a pattern, such as 'day-*.parquet', for several files"
         )
+    check_target(arguments.output)  # before the work; one of the profiles, to which the others are added, is a fine place
     options = reading(arguments)
     if profiles:
         given = [name for name, value in options.items() if value and name not in ("engine", "memory")]

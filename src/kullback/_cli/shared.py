@@ -3,11 +3,38 @@
 from __future__ import annotations
 
 import argparse
+import json
+import re
 import sys
+from typing import Literal
 
-_ASCII = str.maketrans(
-    {"‖": "||", "·": "*", "▒": "-", "∞": "inf", "±": "+/-", "₂": "2", "₁": "1", "₀": "0"} | dict.fromkeys("█▉▊▋▌▍▎▏", "#")
-)
+_ASCII = str.maketrans({
+    "‖": "||", "·": "*", "▒": "-", "∞": "inf", "±": "+/-", "₂": "2", "₁": "1", "₀": "0", "Δ": "delta ", "Σ": "sum", "½": "1/2 ", "−": "-",
+    "×": "x", "…": "...", "→": "->", "²": "^2", "χ": "chi", "φ": "phi",
+    "⌈": "ceil(", "⌉": ")",
+} | dict.fromkeys("█▉▊▋▌▍▎▏", "#"))  # fmt: skip
+# Where a bar ends a cell, and a star begins emphasis.
+_MARKDOWN = _ASCII | str.maketrans({"‖": r"\|\|", "·": r"\*"})
+
+
+def as_options(message: str) -> str:
+    """The library speaks of arguments; the command has options."""
+    message = re.sub(r"form=\('(\w+)', '(\w+)'\)", r"--form \1,\2", message)
+    message = re.sub(r"form='(\w+)'", r"--form \1", message)
+    for argument, option in (
+        ("allow_partial=True", "--allow-partial"),
+        ("name the columns to compare", "name the columns to compare with --columns"),
+        ("common=True", "--common"),
+        ("engine='spark'", "--engine spark"),
+        ("pass prior= to", "pass --prior to"),
+        ("labels was passed", "--labels was passed"),
+        ("pass mappings or pandas Series", "give label,value files"),
+        ("; give the row weight 0 to leave it out", ""),  # no command has weights
+        (", or give the row weight 0", ""),
+        ("None for nats", "e for nats"),
+    ):
+        message = message.replace(argument, option)
+    return message
 
 
 def base(text: str) -> float | None:
@@ -23,10 +50,15 @@ def positive(text: str) -> int:
     return int(text)
 
 
-def write(text: str) -> None:
+def write(text: str, kind: Literal["text", "markdown", "json"] = "text") -> None:
+    """`kind` is for an output that knows no Greek: what stands for it there must not break what it is in."""
     encoding = sys.stdout.encoding or "utf-8"
     try:
         text.encode(encoding)
     except UnicodeEncodeError:
-        text = text.translate(_ASCII).encode(encoding, "backslashreplace").decode(encoding)
+        if kind == "json":
+            text = "".join(c if c.isascii() else json.dumps(c)[1:-1] for c in text)
+        else:
+            text = text.translate(_MARKDOWN if kind == "markdown" else _ASCII)
+        text = text.encode(encoding, "backslashreplace").decode(encoding)
     print(text)

@@ -33,6 +33,9 @@ def compare(a: Any, b: Any, **options: Any) -> Any:
     >>> found.same_top.value, found.worst[0].row
     (1.0, 0)
     """
+    from .._reduce import check_base
+
+    check_base(options.get("base"))  # before the work, not after it
     if kind_of(a, b) == "tables":
         from .tables import compare_tables
 
@@ -51,6 +54,9 @@ def kind_of(a: Any, b: Any) -> str:
     from .sources import is_model_output, unknown
     from .tables import is_table
 
+    for side in (a, b):
+        if isinstance(side, (str, os.PathLike)):
+            _check(os.fspath(side))
     kinds = []
     for side in (a, b):
         if is_table(side):
@@ -66,3 +72,38 @@ def kind_of(a: Any, b: Any) -> str:
         what = os.fspath(table) if isinstance(table, (str, os.PathLike)) else f"the {type(table).__name__}"
         raise ReadError(f"{what} is a table and the other side a model's output: compare two of a kind")
     return kinds[0]
+
+
+def _check(name: str) -> None:
+    """Is there something of this name, and of one kind?"""
+    import glob
+    import os
+    from pathlib import Path
+
+    from .._read import ReadError, check_name
+    from .llama import is_llama
+    from .shards import SUFFIXES
+    from .tables.sources import format_of
+
+    if "://" in name:  # not ours to look at
+        return
+    check_name(name)
+    if os.path.isfile(name):
+        return
+    if os.path.isdir(name):
+        found = [entry.path for entry in os.scandir(name) if entry.is_file() and not entry.name.startswith(".")]
+    elif glob.has_magic(name):
+        found = [file for file in glob.glob(name, recursive=True) if os.path.isfile(file)]
+    else:
+        raise ReadError(f"there is no file {name}")
+    tables = {f".{format_of(file)}" for file in found if format_of(file)}
+    models = {path.suffix.lower() for path in map(Path, found) if path.suffix.lower() in SUFFIXES}
+    if tables and any(is_llama(Path(file)) for file in found if not format_of(file)):
+        models.add("llama.cpp logits")
+    if len(models) + min(1, len(tables)) > 1 and models != {".pt", ".pth"}:
+        kinds = [*sorted(models), *sorted(tables)]
+        folder = name if os.path.isdir(name) else os.path.dirname(name)
+        raise ReadError(
+            f"{name} stands for {', '.join(kinds[:-1])} and {kinds[-1]} files: name those of one kind, by a pattern such as "
+            f"'{os.path.join(folder, '*.npy' if '.npy' in models else '*' + kinds[-1])}'"
+        )

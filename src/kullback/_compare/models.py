@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+import re
+from collections.abc import Callable, Sequence
 from functools import partial
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -17,6 +18,7 @@ from .._read import ReadError
 from .clipped import compare_clipped
 from .comparison import Buckets, Comparison, NotComparable, compare_batch, holding_nan
 from .llama import Clipped
+from .pairing import aligned
 from .record import ModelComparison, Side
 from .shards import SUFFIXES, arrays_in, flat, listed, natural_blocks
 from .sources import Source, host, open_source
@@ -38,8 +40,11 @@ def compare_models(
     progress: Callable[[int, int], None] | None = None,
 ) -> ModelComparison:
     """`progress(done, rows)` is called after each block. `form` None: what the files say, else "probs"."""
-    sides = open_source(p, "P"), open_source(q, "Q")
-    forms = _forms(sides, form)
+    asked = (None, None) if form is None else parse_form(form, 2)
+    opened = open_source(p, "P", asked[0]), open_source(q, "Q", asked[1])
+    forms = _forms(opened, asked, isinstance(form, str))
+    _check(*opened, allow_partial)
+    sides, unpaired = aligned(opened, allow_partial)
     rows = _match(*sides, allow_partial)
     # A framework's arrays are for the thread they came in; the kernel shares out what that reads.
     anywhere = all(piece.anywhere for side in sides for piece in side.pieces)
@@ -62,8 +67,8 @@ def compare_models(
     own = partial(stream_rows, categories, width)
     spans = list(natural_blocks(edges, rows, own if anywhere else partial(block_rows, categories)))
     in_order(spans, blocks.read, blocks.compare, take, size=rows * categories if anywhere else 0)
-    notes = _notes(sides, rows, missing, other_text)
-    about = [Side(side.name, side.kind, f, len(side.pieces)) for side, f in zip(sides, forms)]
+    notes = (*unpaired, *_notes(opened, None if unpaired else rows, other_text, blocks.read_tokens is not None))
+    about = [Side(side.name, side.kind, f, len(side.pieces)) for side, f in zip(opened, forms)]
     missing += max(side.rows for side in sides) - rows + other_text
     try:
         return seen.result(base=base, p=about[0], q=about[1], missing_rows=missing, notes=notes)
@@ -71,12 +76,11 @@ def compare_models(
         raise ReadError(str(error)) from None
 
 
-def _forms(sides: tuple[Source, Source], form: Any) -> tuple[str, str]:
-    asked = (None, None) if form is None else parse_form(form, 2)
+def _forms(sides: tuple[Source, Source], asked: Sequence[str | None], one_for_both: bool) -> tuple[str, str]:
     found = []
     for side, wanted in zip(sides, asked):
         if side.form is not None and wanted not in (None, side.form):
-            if side.kind == "llama.cpp" and isinstance(form, str):
+            if side.kind == "llama.cpp" and one_for_both:
                 found.append(side.form)  # one form for both: it is the other side's
                 continue
             raise ReadError(f"{side.name} holds {side.form}, and the form given is {wanted}")
@@ -84,23 +88,25 @@ def _forms(sides: tuple[Source, Source], form: Any) -> tuple[str, str]:
     return found[0], found[1]
 
 
-def _match(p: Source, q: Source, allow_partial: bool) -> int:
-    """How many rows to compare; what does not match is refused."""
+def _check(p: Source, q: Source, allow_partial: bool) -> None:
+    """What is not over the same categories, or not whole, is refused."""
     if p.categories != q.categories:
         raise ReadError(
             f"{p.name} has {p.categories:,} categories and {q.name} {q.categories:,}: these are not outputs over the same vocabulary"
         )
-    if allow_partial:
-        return min(p.rows, q.rows)
-    for side in (p, q):
+    for side in (p, q) if not allow_partial else ():
         for piece in side.incomplete:
             raise ReadError(
                 f"{piece.path} is cut short: {piece.whole:,} of its {piece.rows:,} rows are there; allow_partial=True compares those"
             )
-    if p.rows != q.rows:
-        fewer = min(p.rows, q.rows)
+
+
+def _match(p: Source, q: Source, allow_partial: bool) -> int:
+    """How many rows to go through; unequal numbers are refused."""
+    fewer = min(p.rows, q.rows)
+    if p.rows != q.rows and not allow_partial:
         raise ReadError(f"{p.name} has {p.rows:,} rows and {q.name} {q.rows:,}: allow_partial=True compares the first {fewer:,}")
-    return p.rows
+    return fewer
 
 
 def _token_reader(sides: tuple[Source, Source], tokens: Any, rows: int, allow_partial: bool) -> Any:
@@ -226,11 +232,11 @@ class _Blocks(NamedTuple):
                 found = compare_batch(p, q, self.forms, (block.halves[0], block.halves[1]), chosen)
             holding_nan(found, block.rows, self.allow_partial)
         except NotComparable as error:
-            raise ReadError(_place(error, self.sides, block.rows, block.sides)) from None
+            raise ReadError(_place(error, self.sides, self.forms, block.rows, block.sides)) from None
         return compared._replace(found=found, buckets=buckets)
 
 
-def _place(error: NotComparable, sides: tuple[Source, Source], rows: Array, blocks: list[Any]) -> str:
+def _place(error: NotComparable, sides: tuple[Source, Source], forms: tuple[str, str], rows: Array, blocks: list[Any]) -> str:
     """The library speaks of p, q and rows of a batch; the reader has files."""
     row = int(rows[error.row])
     text = str(error)
@@ -238,7 +244,14 @@ def _place(error: NotComparable, sides: tuple[Source, Source], rows: Array, bloc
         held = [side for side, b in zip(sides, blocks) if _has_nan(b, error.row)]
         names = " and ".join(side.name for side in held)
         return f"{names}: {(held or sides)[0].where(row)} holds NaN; allow_partial=True leaves such rows out"
-    side = sides[1] if text.startswith("q ") else sides[0]
+    which = int(text.startswith("q "))
+    side = sides[which]
+    if forms[0] != forms[1]:  # it was asked about one side only, and the other's form is to stay
+        text = re.sub(r"form='(\w+)'", lambda form: f"form={(forms[0], form[1]) if which else (form[1], forms[1])}", text)
+    # Here there are no weights, and no prior.
+    text = re.sub(
+        r"(pass prior= to add pseudo-counts, or )?give the row weight 0( to leave it out)?", "take the row out of both sides", text
+    )
     return f"{side.name}: {side.where(row)}{text[text.find('row') :].partition(' ')[2].lstrip('0123456789')}"
 
 
@@ -277,9 +290,10 @@ def log_probs(x: Array, form: str, half: bool) -> Array:
     return log - total
 
 
-def _notes(sides: tuple[Source, Source], rows: int, missing: int, other_text: int) -> tuple[str, ...]:
+def _notes(sides: tuple[Source, Source], rows: int | None, other_text: int, tokens: bool) -> tuple[str, ...]:
+    """`rows`: the first so many were gone through; None: shards were matched."""
     notes = []
-    if sides[0].rows != sides[1].rows:
+    if rows is not None and sides[0].rows != sides[1].rows:
         notes.append(f"P has {sides[0].rows:,} rows and Q {sides[1].rows:,}: the first {rows:,} were compared.")
     for side in sides:
         notes += [f"{piece.path} is cut short: {piece.whole:,} of its {piece.rows:,} rows are there." for piece in side.incomplete]
@@ -288,6 +302,12 @@ def _notes(sides: tuple[Source, Source], rows: int, missing: int, other_text: in
     if any(side.kind == "llama.cpp" for side in sides):
         notes.append(
             "llama.cpp's files clip small probabilities and store logarithms in 16 bits. What is clipped on either side is one bucket "
-            "here, so each divergence is a lower bound; the rounding alone makes a KL of about 1e-8."
+            "here, so each divergence is a lower bound, but for the rounding of the codes, which alone makes a KL of about 1e-8."
+        )
+    if tokens and sides[0].kind != sides[1].kind:
+        llama, exact = ("P", "Q") if sides[0].kind == "llama.cpp" else ("Q", "P")
+        notes.append(
+            f"Perplexities: a token that {llama}'s file has clipped counts there with the value it was clipped to, and in {exact} with its "
+            f"own, so that {llama} looks better by those tokens, and the ratio mixes the two."
         )
     return tuple(notes)

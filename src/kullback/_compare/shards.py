@@ -22,7 +22,7 @@ import numpy as np
 
 from .._forms import FORMS
 from .._kernels.compiled import BFLOAT16
-from .._read import ReadError
+from .._read import ReadError, check_name
 
 Array = Any
 
@@ -68,6 +68,7 @@ class Piece(NamedTuple):
 def listed(source: str | os.PathLike[str]) -> list[Path]:
     """The files a name stands for: itself, those in a directory, those a pattern matches; numbers in names in their order."""
     text = os.fspath(source)
+    check_name(text)
     path = Path(text)
     if path.is_dir():
         found = [entry for entry in path.iterdir() if entry.is_file() and not entry.name.startswith(".")]
@@ -81,7 +82,12 @@ def listed(source: str | os.PathLike[str]) -> list[Path]:
             raise ReadError(f"no file matches {text}")
     else:
         raise ReadError(f"there is no file {text}")
-    return sorted(found, key=lambda each: [int(part) if part.isdigit() else part for part in re.split(r"(\d+)", str(each))])
+    return sorted(found, key=lambda each: natural(str(each)))
+
+
+def natural(name: str) -> list[str | int]:
+    """To sort by: numbers as numbers."""
+    return [int(part) if part.isdigit() else part for part in re.split(r"(\d+)", name)]
 
 
 def arrays_in(path: Path) -> dict[str, Stored]:
@@ -95,10 +101,10 @@ def arrays_in(path: Path) -> dict[str, Stored]:
         raise ReadError(f"{path}: {error.strerror or error}") from None
 
 
-def open_array(path: Path) -> Piece:
-    """The array of distributions in a file of one of SUFFIXES, with its tokens if it has some."""
+def open_array(path: Path, wanted: str | None = None) -> Piece:
+    """The array of distributions in a file of one of SUFFIXES, with its tokens if it has some; of several forms, the one `wanted`."""
     arrays = arrays_in(path)
-    form, chosen = _choose(path, arrays)
+    form, chosen = _choose(path, arrays, wanted)
     stored = arrays[chosen]
     if len(stored.shape) < 2:
         raise ReadError(f"{path} has shape {stored.shape}: compare takes [rows, categories]; for one distribution, use kullback explain")
@@ -119,9 +125,13 @@ def open_array(path: Path) -> Piece:
     return Piece(str(path), form, rows, categories, stored.whole, stored.read, None, half, width=width)
 
 
-def _choose(path: Path, arrays: Mapping[str, Stored]) -> tuple[str | None, str]:
+def _choose(path: Path, arrays: Mapping[str, Stored], wanted: str | None) -> tuple[str | None, str]:
     """Which array holds the distributions, and its form if its name says so."""
     named = [name for name in arrays if name in FORMS]
+    if len(named) > 1:
+        if wanted in named:
+            return wanted, wanted
+        raise ReadError(f"{path} holds {', '.join(named[:-1])} and {named[-1]}: say which to compare, e.g. form={named[0]!r}")
     others = [name for name in arrays if name != "tokens"] or list(arrays)
     if len(named) == 1 or len(others) == 1:
         name = named[0] if len(named) == 1 else others[0]

@@ -74,8 +74,8 @@ def is_model_output(source: Any) -> bool:
     return isinstance(source, (list, tuple)) or (ops_of(source) is not None and hasattr(source, "shape"))
 
 
-def open_source(source: Any, name: str) -> Source:
-    """`name` is what to call an array in memory."""
+def open_source(source: Any, name: str, form: str | None = None) -> Source:
+    """`name` is what to call an array in memory, `form` that of the array to take, where a file has several."""
     if isinstance(source, (str, os.PathLike)):
         files = listed(source)
         llama = [path for path in files if is_llama(path)]
@@ -87,7 +87,7 @@ def open_source(source: Any, name: str) -> Source:
         arrays = [path for path in files if path.suffix.lower() in SUFFIXES]
         if len(files) == 1 and not arrays:
             raise unknown(files[0])
-        return Source(os.fspath(source), "array", [open_array(path) for path in arrays])
+        return Source(os.fspath(source), "array", [open_array(path, form) for path in arrays])
     return Source(name, "array", [_in_memory(source, name)])
 
 

@@ -68,3 +68,12 @@ class Logarithmic:
             if len(values) < 3:
                 values = [x for x in round_numbers(self.low, self.high, 4) if x > 0]
         return [{"at": self.at(x), "text": tick(x)} for x in values]
+
+
+def pyplot() -> Any:
+    """Matplotlib's, for what is no page."""
+    try:
+        import matplotlib.pyplot as plt
+    except ImportError:
+        raise ImportError("plot() needs Matplotlib: pip install matplotlib") from None
+    return plt

@@ -7,7 +7,7 @@ from html import escape
 from itertools import accumulate
 from typing import TYPE_CHECKING, Any
 
-from .axes import Linear, Logarithmic, number
+from .axes import Linear, Logarithmic, number, pyplot
 from .words import paragraph, printable
 
 if TYPE_CHECKING:
@@ -77,6 +77,7 @@ def conventions(c: ModelComparison) -> list[str]:
     log = {math.e: "natural", 2.0: "base-2"}.get(c.base, f"base-{c.base:g}")
     token = "the given token" if c.tokens_known else "P's likeliest category"
     percentiles = "exact, linear between ranks" if c.exact_percentiles else "within 0.1% of the value at that rank"
+    clipped = "llama.cpp" in (c.p.kind, c.q.kind)
     left = [
         f"{n:,} {what}" for n, what in ((c.nan_rows, "with NaN"), (c.masked_rows, "masked"), (c.missing_rows, "missing on one side")) if n
     ]
@@ -84,7 +85,8 @@ def conventions(c: ModelComparison) -> list[str]:
         f"P is the reference. KL(P‖Q) = Σ p log(p/q) of each row's normalised distributions, {log} logarithm; "
         "JS = ½KL(P‖M) + ½KL(Q‖M), M = ½(P + Q).",
         f"Δp = q − p of {token}. Same top: the first of equals counts. ±: standard error of the mean, as if rows were independent.",
-        f"Percentiles are {percentiles}. Nothing is clipped or smoothed.",
+        f"Percentiles are {percentiles}. "
+        + ("Nothing is smoothed; what llama.cpp's file has clipped is one bucket." if clipped else "Nothing is clipped or smoothed."),
     ]
     return [*lines, f"Rows left out: {', '.join(left)}."] if left else lines
 
@@ -287,7 +289,7 @@ def to_html(c: ModelComparison) -> str:
 
 def plot(c: ModelComparison) -> Any:
     """Distribution, cumulative curve and calibration, side by side, with Matplotlib."""
-    import matplotlib.pyplot as plt
+    plt = pyplot()
 
     figure, (left, middle, right) = plt.subplots(1, 3, figsize=(12, 3.6), layout="constrained")
     finite, axis = _finite(c)[0], _axis(c)

@@ -6,9 +6,12 @@
 from __future__ import annotations
 
 import base64
+import glob
 import hashlib
 import os
+import sys
 import tempfile
+from collections.abc import Iterable
 from importlib import resources
 from pathlib import Path
 from typing import Any
@@ -40,24 +43,60 @@ def render(template: str, **values: Any) -> str:
     return page
 
 
-def check_target(path: str | os.PathLike[str]) -> None:
-    """Can a file be made there? Said before hours of work, not after."""
-    target = Path(path)
+def check_target(path: str | os.PathLike[str], inputs: Iterable[str | os.PathLike[str]] = ()) -> None:
+    """Can a file be made there, and is it none of the inputs (names, folders, patterns)? Said before hours of work, not after."""
+    if not os.fspath(path):
+        raise ReadError("cannot write to a file with no name: name it, e.g. out.html")
+    for source in inputs:
+        if _is_among(path, os.fspath(source)):
+            raise ReadError(f"cannot write {path}: it is read, as {source}; choose another name")
+    if _is_stream(path):
+        return
+    target = Path(os.path.realpath(path))
     if target.is_dir():
-        raise ReadError(f"cannot write {target}: it is a directory")
+        raise ReadError(f"cannot write {path}: it is a directory")
     if not target.parent.is_dir():
-        raise ReadError(f"cannot write {target}: there is no directory {target.parent}")
+        folder = (target if os.path.islink(path) else Path(path)).parent
+        raise ReadError(f"cannot write {path}: there is no directory {folder}")
     if not os.access(target.parent, os.W_OK):
-        raise ReadError(f"cannot write {target}: its directory may not be written to")
+        raise ReadError(f"cannot write {path}: its directory may not be written to")
+
+
+def _is_among(path: str | os.PathLike[str], source: str) -> bool:
+    if not os.path.exists(path):
+        return False
+    if os.path.isdir(source):
+        found = [os.path.join(folder, name) for folder, _, names in os.walk(source) for name in names]
+    else:
+        found = glob.glob(source, recursive=True)
+    # The last report may lie among the files: no page is ever read, unless by its own name.
+    files = [source, *(file for file in found if not file.lower().endswith((".html", ".htm")))]
+    return any(os.path.exists(file) and os.path.samefile(file, path) for file in files)
+
+
+def _is_stdout(path: str | os.PathLike[str]) -> bool:
+    try:
+        return sys.stdout is not None and os.path.samestat(os.stat(path), os.fstat(1))
+    except OSError:
+        return False
+
+
+def _is_stream(path: str | os.PathLike[str]) -> bool:
+    """A device or a pipe, which is written to and never replaced; or standard output, whatever it leads to."""
+    return _is_stdout(path) or (os.path.exists(path) and not os.path.isfile(path) and not os.path.isdir(path))
 
 
 def write_whole(path: str | os.PathLike[str], text: str) -> None:
-    """Beside it first, then in its place: a full disk or an interrupt leaves what was there before, or nothing."""
-    target = Path(path)
+    """Beside it first, then in its place: a full disk or an interrupt leaves what was there before, or nothing. A link stays, and what it
+    points to is replaced. A device or a pipe is written to."""
+    if _is_stream(path):
+        _write_stream(path, text)
+        return
+    target = Path(os.path.realpath(path))
     try:
         handle, beside = tempfile.mkstemp(prefix=f".{target.name}.", dir=target.parent)
     except OSError as error:
-        raise ReadError(f"cannot write {target}: {error.strerror or error}") from None
+        raise ReadError(f"cannot write {path}: {error.strerror or error}") from None
     try:
         with os.fdopen(handle, "w", encoding="utf-8", newline="\n") as file:
             file.write(text)
@@ -71,5 +110,15 @@ def write_whole(path: str | os.PathLike[str], text: str) -> None:
     except BaseException as error:
         Path(beside).unlink(missing_ok=True)
         if isinstance(error, OSError):
-            raise ReadError(f"cannot write {target}: {error.strerror or error}; nothing was left there") from None
+            raise ReadError(f"cannot write {path}: {error.strerror or error}; nothing was left there") from None
         raise
+
+
+def _write_stream(path: str | os.PathLike[str], text: str) -> None:
+    try:
+        # Opened anew, standard output that leads to a file would begin again at its start.
+        handle = os.dup(1) if _is_stdout(path) else os.open(path, os.O_WRONLY)
+        with os.fdopen(handle, "w", encoding="utf-8", newline="\n") as file:
+            file.write(text)
+    except OSError as error:
+        raise ReadError(f"cannot write {path}: {error.strerror or error}") from None

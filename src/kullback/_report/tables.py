@@ -6,7 +6,7 @@ import math
 from html import escape
 from typing import TYPE_CHECKING, Any
 
-from .axes import number
+from .axes import number, pyplot
 from .text import width
 from .words import paragraph, printable
 
@@ -306,7 +306,7 @@ def _percent(share: float) -> str:
 
 def plot(c: TableComparison) -> Any:
     """The ranking, and the bins of the three most different columns."""
-    import matplotlib.pyplot as plt
+    plt = pyplot()
 
     ranked = sorted((*c.columns, *c.pairs), key=lambda column: -column.figures.kl_pq)
     shown = ranked[:15][::-1]

@@ -10,7 +10,7 @@ from collections.abc import Iterable
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from ..._read import ReadError
+from ..._read import ReadError, check_name
 
 FORMATS = {"csv": "csv", "tsv": "csv", "parquet": "parquet", "pq": "parquet", "jsonl": "jsonl", "ndjson": "jsonl"}
 _PACKED = (".gz", ".zst")
@@ -83,6 +83,7 @@ def find(source: Any, side: str) -> Source:
 
 
 def _files(text: str, side: str) -> list[str]:
+    check_name(text)
     if os.path.isdir(text):
         found = [
             str(path)
