@@ -281,3 +281,44 @@ def test_objects(library):
     for column in found.columns:
         assert column.p == column.q
         assert column.p[-1] == 1  # missing
+
+
+VALUES = {
+    "double": pa.array([0.5, 1.5, 1.5, 2.5] * 3),
+    "integer": pa.array([1, 2, 2, 3] * 3),
+    "time": pa.array([dt.datetime(2024, 1, day) for day in (1, 2, 2, 3)] * 3, pa.timestamp("us")),
+    "boolean": pa.array([True, False, True, True] * 3),
+}
+
+
+@pytest.mark.parametrize("empty", ["P", "Q"])
+@pytest.mark.parametrize("library", ["parquet", "pandas", "polars"])
+def test_a_column_without_values_on_one_side(library, empty, tmp_path, spark):
+    """Of a type nevertheless: every aggregate is over NULLs alone. By hand: all of that side are missing, none of the other."""
+    full = pa.table(VALUES)
+    void = pa.table({name: pa.nulls(5, column.type) for name, column in VALUES.items()})
+
+    def given(arrow, name):
+        if library == "parquet":
+            pq.write_table(arrow, tmp_path / name)
+            return tmp_path / name
+        return (
+            arrow.to_pandas(types_mapper=__import__("pandas").ArrowDtype) if library == "pandas" else __import__("polars").from_arrow(arrow)
+        )
+
+    sides = [given(void if side == empty else full, f"{side}.parquet") for side in "PQ"]
+    pairs = [("double", "time"), ("integer", "boolean")]
+    first, second = (compare_tables(*sides, pairs=pairs, engine=engine) for engine in ("duckdb", "spark"))
+    for name in VALUES:
+        column = first[name]
+        counts = {"P": column.p, "Q": column.q}
+        assert column.labels[-1] == "missing"
+        assert counts.pop(empty) == (0,) * (len(column.labels) - 1) + (5,)
+        ((*present, missing),) = counts.values()
+        assert (sum(present), missing) == (12, 0)
+    assert first["boolean"].p == ((3, 9, 0) if empty == "Q" else (0, 5))
+    for column in (*first.columns, *first.pairs):
+        other = second[column.name]
+        assert (column.labels, column.p, column.q, column.figures, column.test) == (
+            other.labels, other.p, other.q, other.figures, other.test,
+        )  # fmt: skip

@@ -321,3 +321,23 @@ def test_a_full_disk_leaves_nothing(here):
             made.write("ref.json")
     assert Path("ref.json").read_text() == "what was there"
     assert [path.name for path in here.iterdir()] == ["ref.json"]
+
+
+def test_profiles_of_columns_without_values(here, run):
+    """Either side may be the one whose typed columns are all missing."""
+    full = pa.table({"x": [0.5, 1.5, 2.5, 2.5], "n": [1, 2, 3, 3], "b": [True, False, True, True]})
+    pq.write_table(full, "full.parquet")
+    pq.write_table(pa.table({field.name: pa.nulls(3, field.type) for field in full.schema}), "void.parquet")
+    for p, q in (("full", "void"), ("void", "full")):
+        assert run("profile", f"{p}.parquet", "-o", "ref.json", "--pairs", "x:b")[0] == 0
+        assert run("profile", f"{q}.parquet", "--like", "ref.json", "-o", "new.json")[0] == 0
+        found = []
+        for reference, other in ((f"{p}.parquet", f"{q}.parquet"), ("ref.json", f"{q}.parquet"), ("ref.json", "new.json")):
+            code, out, err = run("compare", reference, other, "--pairs", "x:b", "--json")
+            assert (code, err) == (0, "")
+            found.append([(c["name"], [(b["label"], b["p_count"], b["q_count"]) for b in c["bins"]]) for c in json.loads(out)["columns"]])
+        assert found[0] == found[1] == found[2]
+        for _, bins in found[0]:
+            missing = bins.pop()
+            assert missing == ("missing", *((0, 3) if q == "void" else (3, 0)))
+            assert [sum(counts) for _, *counts in bins].count(0) == 0

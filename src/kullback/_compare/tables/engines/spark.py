@@ -63,7 +63,7 @@ def open_table(source: Source, side: str, *, master: str | None, delimiter: str 
 
 def _read(session: Any, source: Source, side: str, delimiter: str | None) -> Any:
     if source.format == "object":
-        return source.object if hasattr(source.object, "sparkSession") else session.createDataFrame(to_arrow(source.object, side))
+        return source.object if hasattr(source.object, "sparkSession") else session.createDataFrame(_in_utc(to_arrow(source.object, side)))
     # Hadoop resolves patterns of its own.
     files = [file if "://" in file else "file://" + _absolute(file) for file in source.files]
     if source.format == "parquet":
@@ -89,6 +89,14 @@ def _read(session: Any, source: Source, side: str, delimiter: str | None) -> Any
     schema = StructType([StructField(name, StringType()) for name in names])
     frame = session.read.csv(files, sep=delimiter, schema=schema, **reader)
     return _retype(frame, names, (*NUMBERS, *OTHERS, *TIMES))
+
+
+def _in_utc(arrow: Any) -> Any:
+    """Times without a zone are UTC; Spark would take them to be in the session's zone."""
+    import pyarrow
+
+    types = [pyarrow.timestamp(t.unit, "UTC") if pyarrow.types.is_timestamp(t) and t.tz is None else t for t in arrow.schema.types]
+    return arrow.cast(pyarrow.schema([field.with_type(of) for field, of in zip(arrow.schema, types)]))
 
 
 def _absolute(file: str) -> str:
