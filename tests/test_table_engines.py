@@ -2,6 +2,7 @@
 
 import datetime as dt
 import math
+import re
 from collections import Counter
 from decimal import Decimal
 from fractions import Fraction
@@ -257,7 +258,7 @@ def test_spark_takes_its_own_tables_and_others(spark):
 
 def test_spark_says_what_is_wrong(tmp_path, spark):
     (tmp_path / "broken.parquet").write_bytes(b"PAR1 this is not it PAR1")
-    with pytest.raises(ValueError, match=r"P: .*broken\.parquet: .+") as error:
+    with pytest.raises(ValueError, match=r"P: /.*broken\.parquet is cut short or damaged: copy or write it again") as error:
         opened("spark", tmp_path / "broken.parquet")
     assert "\n" not in str(error.value)
     (tmp_path / "ragged.csv").write_text("a,b\n1,2\n3\n")
@@ -265,6 +266,36 @@ def test_spark_says_what_is_wrong(tmp_path, spark):
         opened("spark", tmp_path / "ragged.csv")
     with pytest.raises(ValueError, match="master is Spark's"):
         compare_tables("a.csv", "b.csv", master="local[1]")
+
+
+@pytest.mark.parametrize("master", ["nonsense", "local[x]", "spark:/host"])
+def test_spark_has_no_such_master(master):
+    with pytest.raises(ValueError, match=rf"Spark has no master '{re.escape(master)}': it is local, "):
+        spark_engine.open_table(find(pa.table({"x": [1]}), "P"), "P", master=master, delimiter=None)
+
+
+@pytest.mark.parametrize("engine", ["duckdb", "spark"])
+def test_names_are_the_same_in_both(engine, tmp_path, spark):
+    """A column without a name, and two whose names differ in case only."""
+    (tmp_path / "t.csv").write_text(",a,A\n1,x,5\n2,x,6\n3,y,6\n")
+    arrow = pa.table([[1, 2, 3], ["x", "x", "y"], [5, 6, 6]], names=["", "a", "A"])
+    sources = [tmp_path / "t.csv", arrow] + ([f"file://{tmp_path}/t.csv", spark.createDataFrame(arrow)] if engine == "spark" else [])
+    for source in sources:
+        each = opened(engine, source)
+        bins = each.edges(list(each.types), bins=3, levels=5, step=quiet)
+        found = each.counts(bins, [("a", "A")], step=quiet)
+        assert {name: list(filter(None, counts)) for name, counts in found.columns.items()} == {
+            "Unnamed: 0": [1, 1, 1], "a": [2, 1], "A": [1, 2],
+        }  # fmt: skip
+        assert sorted(found.pairs["a", "A"].values()) == [1, 1, 1]
+        each.close()
+
+
+def test_names_that_spark_cannot_read(tmp_path, spark):
+    """By its own reader of Parquet, which would have to be told for the whole session."""
+    pq.write_table(pa.table([[1], [2]], names=["a", "A"]), tmp_path / "t.parquet")
+    with pytest.raises(ValueError, match=r"P: .*t\.parquet has two columns named 'a' \(Spark reads no names that differ in case only\)"):
+        opened("spark", tmp_path / "t.parquet")
 
 
 @pytest.mark.parametrize("library", ["pandas", "polars", "polars lazy", "arrow reader"])
