@@ -230,6 +230,8 @@ def test_columns_that_do_not_match(here):
         ({"pairs": ["x:x"]}, "is not two columns"),
         ({"pairs": ["x:nope"]}, "'nope'"),
         ({"memory": "lots"}, "lots"),
+        ({"delimiter": ";;"}, "the delimiter ';;' is not one character"),
+        ({"delimiter": ""}, "the delimiter '' is not one character"),
     ],
 )
 def test_options_that_cannot_be(here, options, words):
