@@ -291,6 +291,18 @@ def test_names_are_the_same_in_both(engine, tmp_path, spark):
         each.close()
 
 
+def test_parts_that_spark_would_fill_up(tmp_path, spark):
+    for name, table in (("a", pa.table({"x": [1], "y": [2]})), ("b", pa.table({"x": [1]}))):
+        pq.write_table(table, tmp_path / f"{name}.parquet")
+    with pytest.raises(ValueError, match=r"b\.parquet has the columns x, and .*a\.parquet x, y: they must be the same"):
+        opened("spark", tmp_path)
+    pq.write_table(pa.table({"y": [3.5], "x": [1]}), tmp_path / "b.parquet")
+    with pytest.raises(ValueError, match="mismatch"):
+        compare_tables(tmp_path, tmp_path, engine="spark")
+    pq.write_table(pa.table({"y": [3], "x": [1]}), tmp_path / "b.parquet")
+    assert compare_tables(tmp_path, tmp_path, engine="spark")["y"].p == (1, 1)
+
+
 def test_names_that_spark_cannot_read(tmp_path, spark):
     """By its own reader of Parquet, which would have to be told for the whole session."""
     pq.write_table(pa.table([[1], [2]], names=["a", "A"]), tmp_path / "t.parquet")

@@ -140,6 +140,12 @@ def csv_header(file: str, side: str, delimiter: str | None) -> tuple[str, list[s
     return delimiter, named(names, f"{side}: {file}")
 
 
+def must_have(file: str, found: Sequence[str], first: str, names: Sequence[str], side: str) -> None:
+    """The parts of a table have the same columns."""
+    if found != names:
+        raise ReadError(f"{side}: {file} has the columns {', '.join(found)}, and {first} {', '.join(names)}: they must be the same")
+
+
 def named(names: Sequence[str], where: str) -> list[str]:
     """Every column under a name of its own. One without a name, such as the index in a file of pandas', is called as pandas calls it."""
     doubled = next((name for name, n in Counter(names).items() if name and n > 1), None)

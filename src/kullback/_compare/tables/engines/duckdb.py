@@ -25,7 +25,7 @@ from ..columns import (
     time_type,
 )
 from ..quantiles import SAMPLE, Bracket, order_statistics
-from ..sources import Source, csv_header, named
+from ..sources import Source, csv_header, must_have, named
 from ..text_types import MISSING_NUMBERS, NUMBERS, OTHERS, TIMES, TextType
 from . import Counts, Pair, Values, to_arrow
 
@@ -131,7 +131,7 @@ class DuckTable:
         first, *others = self._source.files
         delimiter, names = csv_header(first, self._side, delimiter)
         for file in others:
-            self._must_have(csv_header(file, self._side, delimiter)[1], names, file)
+            must_have(file, csv_header(file, self._side, delimiter)[1], first, names, self._side)
         struct = ", ".join(f"{own}: 'VARCHAR'" for own in _positions(names))
         # Not guessed, by a dialect that guesses wrong drops lines: quotes are ", doubled inside.
         self._connection.execute(
@@ -141,13 +141,6 @@ class DuckTable:
         )
         self._retype("raw", _positions(names), (*NUMBERS, *OTHERS, *TIMES))
         return names
-
-    def _must_have(self, found: Sequence[str], names: Sequence[str], file: str) -> None:
-        if found != names:
-            first = self._source.files[0]
-            raise ReadError(
-                f"{self._side}: {file} has the columns {', '.join(found)}, and {first} {', '.join(names)}: they must be the same"
-            )
 
     def _parquet_names(self, files: list[str]) -> list[str]:
         """Of the first file. The others must have its columns and types: DuckDB would drop a column, and round a 1.5 to an integer."""
@@ -159,7 +152,7 @@ class DuckTable:
             found, its_types = self._parquet_columns(file)
             path = self._source.files[i]
             if same_order or sorted(found) != sorted(names):
-                self._must_have(found, names, path)
+                must_have(path, found, self._source.files[0], names, self._side)
             for name, its_type in zip(found, its_types):
                 if its_type not in (by_name[name], '"NULL"'):
                     raise ReadError(

@@ -25,7 +25,7 @@ from ..columns import (
     time_type,
 )
 from ..quantiles import SAMPLE, Bracket, order_statistics
-from ..sources import Source, csv_header, named
+from ..sources import Source, csv_header, must_have, named
 from ..text_types import MISSING_NUMBERS, NUMBERS, OTHERS, TIMES, TextType
 from . import Counts, Pair, Values, to_arrow
 
@@ -80,6 +80,7 @@ def _read(session: Any, source: Source, side: str, delimiter: str | None) -> tup
     # Hadoop resolves patterns of its own.
     files = [file if "://" in file else "file://" + _absolute(file) for file in source.files]
     if source.format == "parquet":
+        _must_be_alike([file for file in source.files if "://" not in file], side)
         frame = session.read.parquet(*files)
         return frame, frame.columns
     if source.format == "jsonl":
@@ -95,16 +96,28 @@ def _read(session: Any, source: Source, side: str, delimiter: str | None) -> tup
     else:
         delimiter, names = csv_header(source.files[0], side, delimiter)
         for file in source.files[1:]:
-            if (found := csv_header(file, side, delimiter)[1]) != names:
-                raise ReadError(
-                    f"{side}: {file} has the columns {', '.join(found)}, and {source.files[0]} {', '.join(names)}: they must be the same"
-                )
+            must_have(file, csv_header(file, side, delimiter)[1], source.files[0], names, side)
     from pyspark.sql.types import StringType, StructField, StructType
 
     own = _positions(names)
     schema = StructType([StructField(name, StringType()) for name in own])
     frame = session.read.csv(files, sep=delimiter, schema=schema, header=True, **reader)
     return _retype(frame, own, (*NUMBERS, *OTHERS, *TIMES)), names
+
+
+def _must_be_alike(files: Sequence[str], side: str) -> None:
+    """Parquet files have the same names: Spark would drop a column, or make one up of missing values. Types it checks itself."""
+    import pyarrow
+    from pyarrow.parquet import read_schema
+
+    names: list[str] = []
+    for file in files if len(files) > 1 else ():
+        try:
+            found = sorted(read_schema(file).names)
+        except pyarrow.ArrowException:
+            raise ReadError(f"{side}: {file} is cut short or damaged: copy or write it again") from None
+        must_have(file, found, files[0], names or found, side)
+        names = found
 
 
 def _positions(names: Sequence[str]) -> list[str]:
