@@ -163,7 +163,7 @@ def main() -> None:
             first, second = (os.path.join(folder, f"{name}{case.kind}") for name in "pq")
             x, y = (case.write(side, path) for side, path in zip(case.arrays(arguments.size, rng), (first, second)))
             form = case.form
-            functions = [lambda f=form: kb.compare(first, second, form=f), lambda x=x, y=y, f=form: kb.kl(x, y, form=f)]
+            functions = [lambda p=first, q=second, f=form: kb.compare(p, q, form=f), lambda x=x, y=y, f=form: kb.kl(x, y, form=f)]
             row = {"form": form, "dtype": case.dtype, "categories": f"{case.categories:,}", "about": case.words()}
             row["mean_kl"] = f"{kb.kl(x, y, form=form).mean(dtype=np.float64):.2g}"
             for name, ((ours, theirs), speeds) in zip(("cpu", "wall"), measured(functions, arguments.rounds)):

@@ -2,6 +2,7 @@
 
 import datetime as dt
 import math
+import re
 from collections import Counter
 from decimal import Decimal
 from fractions import Fraction
@@ -257,7 +258,7 @@ def test_spark_takes_its_own_tables_and_others(spark):
 
 def test_spark_says_what_is_wrong(tmp_path, spark):
     (tmp_path / "broken.parquet").write_bytes(b"PAR1 this is not it PAR1")
-    with pytest.raises(ValueError, match=r"P: .*broken\.parquet: .+") as error:
+    with pytest.raises(ValueError, match=r"P: /.*broken\.parquet is cut short or damaged: copy or write it again") as error:
         opened("spark", tmp_path / "broken.parquet")
     assert "\n" not in str(error.value)
     (tmp_path / "ragged.csv").write_text("a,b\n1,2\n3\n")
@@ -265,6 +266,48 @@ def test_spark_says_what_is_wrong(tmp_path, spark):
         opened("spark", tmp_path / "ragged.csv")
     with pytest.raises(ValueError, match="master is Spark's"):
         compare_tables("a.csv", "b.csv", master="local[1]")
+
+
+@pytest.mark.parametrize("master", ["nonsense", "local[x]", "spark:/host"])
+def test_spark_has_no_such_master(master):
+    with pytest.raises(ValueError, match=rf"Spark has no master '{re.escape(master)}': it is local, "):
+        spark_engine.open_table(find(pa.table({"x": [1]}), "P"), "P", master=master, delimiter=None)
+
+
+@pytest.mark.parametrize("engine", ["duckdb", "spark"])
+def test_names_are_the_same_in_both(engine, tmp_path, spark):
+    """A column without a name, and two whose names differ in case only."""
+    (tmp_path / "t.csv").write_text(",a,A\n1,x,5\n2,x,6\n3,y,6\n")
+    arrow = pa.table([[1, 2, 3], ["x", "x", "y"], [5, 6, 6]], names=["", "a", "A"])
+    sources = [tmp_path / "t.csv", arrow] + ([f"file://{tmp_path}/t.csv", spark.createDataFrame(arrow)] if engine == "spark" else [])
+    for source in sources:
+        each = opened(engine, source)
+        bins = each.edges(list(each.types), bins=3, levels=5, step=quiet)
+        found = each.counts(bins, [("a", "A")], step=quiet)
+        assert {name: list(filter(None, counts)) for name, counts in found.columns.items()} == {
+            "Unnamed: 0": [1, 1, 1], "a": [2, 1], "A": [1, 2],
+        }  # fmt: skip
+        assert sorted(found.pairs["a", "A"].values()) == [1, 1, 1]
+        each.close()
+
+
+def test_parts_that_spark_would_fill_up(tmp_path, spark):
+    for name, table in (("a", pa.table({"x": [1], "y": [2]})), ("b", pa.table({"x": [1]}))):
+        pq.write_table(table, tmp_path / f"{name}.parquet")
+    with pytest.raises(ValueError, match=r"b\.parquet has the columns x, and .*a\.parquet x, y: they must be the same"):
+        opened("spark", tmp_path)
+    pq.write_table(pa.table({"y": [3.5], "x": [1]}), tmp_path / "b.parquet")
+    with pytest.raises(ValueError, match="mismatch"):
+        compare_tables(tmp_path, tmp_path, engine="spark")
+    pq.write_table(pa.table({"y": [3], "x": [1]}), tmp_path / "b.parquet")
+    assert compare_tables(tmp_path, tmp_path, engine="spark")["y"].p == (1, 1)
+
+
+def test_names_that_spark_cannot_read(tmp_path, spark):
+    """By its own reader of Parquet, which would have to be told for the whole session."""
+    pq.write_table(pa.table([[1], [2]], names=["a", "A"]), tmp_path / "t.parquet")
+    with pytest.raises(ValueError, match=r"P: .*t\.parquet has two columns named 'a' \(Spark reads no names that differ in case only\)"):
+        opened("spark", tmp_path / "t.parquet")
 
 
 @pytest.mark.parametrize("library", ["pandas", "polars", "polars lazy", "arrow reader"])
@@ -281,3 +324,44 @@ def test_objects(library):
     for column in found.columns:
         assert column.p == column.q
         assert column.p[-1] == 1  # missing
+
+
+VALUES = {
+    "double": pa.array([0.5, 1.5, 1.5, 2.5] * 3),
+    "integer": pa.array([1, 2, 2, 3] * 3),
+    "time": pa.array([dt.datetime(2024, 1, day) for day in (1, 2, 2, 3)] * 3, pa.timestamp("us")),
+    "boolean": pa.array([True, False, True, True] * 3),
+}
+
+
+@pytest.mark.parametrize("empty", ["P", "Q"])
+@pytest.mark.parametrize("library", ["parquet", "pandas", "polars"])
+def test_a_column_without_values_on_one_side(library, empty, tmp_path, spark):
+    """Of a type nevertheless: every aggregate is over NULLs alone. By hand: all of that side are missing, none of the other."""
+    full = pa.table(VALUES)
+    void = pa.table({name: pa.nulls(5, column.type) for name, column in VALUES.items()})
+
+    def given(arrow, name):
+        if library == "parquet":
+            pq.write_table(arrow, tmp_path / name)
+            return tmp_path / name
+        return (
+            arrow.to_pandas(types_mapper=__import__("pandas").ArrowDtype) if library == "pandas" else __import__("polars").from_arrow(arrow)
+        )
+
+    sides = [given(void if side == empty else full, f"{side}.parquet") for side in "PQ"]
+    pairs = [("double", "time"), ("integer", "boolean")]
+    first, second = (compare_tables(*sides, pairs=pairs, engine=engine) for engine in ("duckdb", "spark"))
+    for name in VALUES:
+        column = first[name]
+        counts = {"P": column.p, "Q": column.q}
+        assert column.labels[-1] == "missing"
+        assert counts.pop(empty) == (0,) * (len(column.labels) - 1) + (5,)
+        ((*present, missing),) = counts.values()
+        assert (sum(present), missing) == (12, 0)
+    assert first["boolean"].p == ((3, 9, 0) if empty == "Q" else (0, 5))
+    for column in (*first.columns, *first.pairs):
+        other = second[column.name]
+        assert (column.labels, column.p, column.q, column.figures, column.test) == (
+            other.labels, other.p, other.q, other.figures, other.test,
+        )  # fmt: skip

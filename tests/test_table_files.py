@@ -100,11 +100,19 @@ def test_empty_and_broken_files(here):
     pq.write_table(rows(1000), "cut.parquet")
     whole = Path("cut.parquet").read_bytes()
     Path("cut.parquet").write_bytes(whole[: len(whole) // 2])
-    assert fails("cut.parquet") == "P: No magic bytes found at end of file 'cut.parquet'"
+    assert fails("cut.parquet") == "P: cut.parquet is cut short or damaged: copy or write it again"
+    Path("footer.parquet").write_bytes(whole[:-200] + bytes(b ^ 0x5A for b in whole[-200:-8]) + whole[-8:])
+    assert fails("footer.parquet") == "P: footer.parquet is cut short or damaged: copy or write it again"
+    Path("length.parquet").write_bytes(whole[:-8] + b"\xff\xff\xff\x7f" + whole[-4:])
+    assert fails("length.parquet") == "P: length.parquet is cut short or damaged: copy or write it again"
     Path("flipped.parquet").write_bytes(whole[:4] + bytes(b ^ 0x5A for b in whole[4:900]) + whole[900:])
     assert "flipped.parquet" in fails("flipped.parquet")
     Path("broken.jsonl").write_text('{"x": 1}\n{"x": \n')
     assert "broken.jsonl" in fails("broken.jsonl")
+    Path("twice.jsonl").write_text('{"x": 1, "x": 2}\n')
+    assert fails("twice.jsonl").endswith('in line 1: Object {"x":1,"x":2} has duplicate key "x"')
+    Path("lists.jsonl").write_text("[1]\n[2]\n")
+    assert fails("lists.jsonl").startswith("P: lists.jsonl: its lines are not all objects")
     Path("blank.csv").write_text("\n\n")
     assert "has no header line" in fails("blank.csv")
 
@@ -128,6 +136,66 @@ def test_csv_that_is_not_whole(here):
     Path("parts/a.csv").write_text("x,s\n1,red\n")
     Path("parts/b.csv").write_text("s,x\nred,1\n")
     assert "parts/b.csv has the columns s, x" in fails("parts")
+
+
+def test_parts_of_parquet_that_differ(here):
+    """Read by the first file's types, as DuckDB does, 1.5 would be 2, and z would not be there."""
+    Path("parts").mkdir()
+    first = pa.table({"x": [1, 2], "y": ["a", "b"]})
+    pq.write_table(first, "parts/a.parquet")
+    for other, sentence in (
+        (pa.table({"x": [1.5], "y": ["a"]}), "column 'x' is DOUBLE in parts/b.parquet and BIGINT in parts/a.parquet: write the files "),
+        (pa.table({"x": [1]}), "parts/b.parquet has the columns x, and parts/a.parquet x, y: they must be the same"),
+        (pa.table({"x": [1], "y": ["a"], "z": [1]}), "parts/b.parquet has the columns x, y, z, and parts/a.parquet x, y: they must be "),
+    ):
+        pq.write_table(other, "parts/b.parquet")
+        assert fails("parts").startswith(f"P: {sentence}")
+    # In another order, or with nothing in a column, they are the same.
+    pq.write_table(pa.table({"y": pa.nulls(3), "x": [1, 2, 2]}), "parts/b.parquet")
+    found = compare_tables("parts", first)
+    assert found["x"].p == (2, 3)
+    assert found["y"].p == (2, 3)  # two levels that occur once
+
+
+def test_names_that_engines_would_change(here):
+    """An index that pandas wrote, and names that differ in case only."""
+    frame = rows(60).to_pandas()
+    frame.to_csv("index.csv")
+    found = compare_tables("index.csv", "index.csv", pairs=[("Unnamed: 0", "x")])
+    assert sorted(column.name for column in found.columns) == ["Unnamed: 0", "s", "x"]
+    Path("clash.csv").write_text(",Unnamed: 0,Unnamed: 2,,\n1,2,3,4,5\n")
+    assert sorted(c.name for c in compare_tables("clash.csv", "clash.csv").columns) == [
+        "Unnamed: 0", "Unnamed: 0.1", "Unnamed: 2", "Unnamed: 3", "Unnamed: 4",
+    ]  # fmt: skip
+    table = pa.Table.from_arrays([pa.array([1, 1, 2]), pa.array([[1]] * 3), pa.array([5, 6, 6]), pa.array([7, 7, 7])], ["a", "l", "A", ""])
+    pq.write_table(table, "case.parquet")
+    Path("case.csv").write_text("a,l,A,\n1,x,5,7\n1,x,6,7\n2,x,6,7\n")
+    Path("parts").mkdir()
+    for i in range(3):
+        pq.write_table(table[i : i + 1], f"parts/{i}.parquet")
+    for source in ("case.parquet", "case.csv", "parts", table, table.to_pandas()):
+        found = compare_tables(source, source, columns=["a", "A", "Unnamed: 3"], pairs=["a:A"])
+        assert (found["a"].p, found["A"].p, found["Unnamed: 3"].p) == ((2, 1), (1, 2), (3,)), source
+        assert sum(n == 1 for n in found["a:A"].p) == 3
+    pq.write_table(table.select([2, 1, 0, 3]), "parts/2.parquet")
+    assert "parts/2.parquet has the columns A, l, a, " in fails("parts")
+    twice = pa.Table.from_arrays([pa.array([1]), pa.array([2])], ["a", "a"])
+    assert fails(twice) == "P: pyarrow Table has two columns named 'a': rename one"
+    assert fails(twice.to_pandas()) == "P: the DataFrame has two columns named 'a': rename one"
+    pq.write_table(twice, "twice.parquet")
+    assert fails("twice.parquet") == "P: twice.parquet has two columns named 'a': rename one"
+
+
+def test_names_in_json_lines(here):
+    Path("case.jsonl").write_text('{"a": 1}\n{"A": 2}\n')
+    assert fails("case.jsonl").startswith("P: case.jsonl has columns 'a' and 'A', which differ in case only")
+    Path("fine.jsonl").write_text('{"a": 1, "A_1": 3}\n{"a": 1, "A_1": 2}\n')
+    assert compare_tables("fine.jsonl", "fine.jsonl")["A_1"].p == (1, 1)
+    Path("empty.jsonl").write_text('{"": 1}\n{"": 2}\n')
+    assert "names that are not empty" in fails("empty.jsonl")
+    # Of more than 200 names that look alike DuckDB would make one column.
+    Path("wide.jsonl").write_text("".join(json.dumps({f"k{i}": i + j for i in range(300)}) + "\n" for j in range(3)))
+    assert len(compare_tables("wide.jsonl", "wide.jsonl").columns) == 300
 
 
 def test_columns_that_do_not_match(here):
@@ -156,12 +224,14 @@ def test_columns_that_do_not_match(here):
         ({"levels": 0}, "levels=0"),
         ({"prior": -1}, "prior=-1"),
         ({"prior": math.nan}, "prior=nan"),
-        ({"base": 1}, "base=1"),
+        ({"base": 1}, "base is 1"),
         ({"engine": "pandas"}, "engine='pandas'"),
         ({"pairs": ["x"]}, "'x' is not two columns"),
         ({"pairs": ["x:x"]}, "is not two columns"),
         ({"pairs": ["x:nope"]}, "'nope'"),
         ({"memory": "lots"}, "lots"),
+        ({"delimiter": ";;"}, "the delimiter ';;' is not one character"),
+        ({"delimiter": ""}, "the delimiter '' is not one character"),
     ],
 )
 def test_options_that_cannot_be(here, options, words):
@@ -321,3 +391,23 @@ def test_a_full_disk_leaves_nothing(here):
             made.write("ref.json")
     assert Path("ref.json").read_text() == "what was there"
     assert [path.name for path in here.iterdir()] == ["ref.json"]
+
+
+def test_profiles_of_columns_without_values(here, run):
+    """Either side may be the one whose typed columns are all missing."""
+    full = pa.table({"x": [0.5, 1.5, 2.5, 2.5], "n": [1, 2, 3, 3], "b": [True, False, True, True]})
+    pq.write_table(full, "full.parquet")
+    pq.write_table(pa.table({field.name: pa.nulls(3, field.type) for field in full.schema}), "void.parquet")
+    for p, q in (("full", "void"), ("void", "full")):
+        assert run("profile", f"{p}.parquet", "-o", "ref.json", "--pairs", "x:b")[0] == 0
+        assert run("profile", f"{q}.parquet", "--like", "ref.json", "-o", "new.json")[0] == 0
+        found = []
+        for reference, other in ((f"{p}.parquet", f"{q}.parquet"), ("ref.json", f"{q}.parquet"), ("ref.json", "new.json")):
+            code, out, err = run("compare", reference, other, "--pairs", "x:b", "--json")
+            assert (code, err) == (0, "")
+            found.append([(c["name"], [(b["label"], b["p_count"], b["q_count"]) for b in c["bins"]]) for c in json.loads(out)["columns"]])
+        assert found[0] == found[1] == found[2]
+        for _, bins in found[0]:
+            missing = bins.pop()
+            assert missing == ("missing", *((0, 3) if q == "void" else (3, 0)))
+            assert [sum(counts) for _, *counts in bins].count(0) == 0

@@ -167,7 +167,7 @@ def binned(kind, rng, n, m, size):
 def few_draws(monkeypatch):
     monkeypatch.setattr(statistics, "DRAWS", 199)
     monkeypatch.setattr(statistics, "_CELLS", 0)
-    monkeypatch.setattr(statistics, "_LEAST_DRAWS", 199)
+    monkeypatch.setattr(statistics, "LEAST_DRAWS", 199)
 
 
 @pytest.mark.parametrize(

@@ -20,7 +20,9 @@ def add_options(parser: argparse.ArgumentParser) -> None:
 
 def add_reading(tables: Any) -> None:
     """What `compare` and `profile` share."""
-    tables.add_argument("--columns", metavar="A,B", help="the columns to take (default: all)")
+    tables.add_argument(
+        "--columns", metavar="A,B", help="the columns to take (default: all); quotes protect a comma in a name: '\"a,b\",c'"
+    )
     tables.add_argument("--pairs", metavar="A:B,C:D", help="columns whose joint distribution is taken too")
     tables.add_argument("--bins", type=positive, metavar="N", help="quantile bins of a number or time column (default 10)")
     tables.add_argument("--levels", type=positive, metavar="N", help="most frequent levels of a text column with a bin each (default 50)")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable, Mapping
 from typing import Any
 
 
@@ -36,13 +37,28 @@ def compare(a: Any, b: Any, **options: Any) -> Any:
     from .._reduce import check_base
 
     check_base(options.get("base"))  # before the work, not after it
-    if kind_of(a, b) == "tables":
-        from .tables import compare_tables
+    compared: Callable[..., Any]
+    if (kind := kind_of(a, b)) == "tables":
+        from .tables import compare_tables as compared
+    else:
+        from .models import compare_models as compared
+    _must_know(options, compared, kind)
+    return compared(a, b, **options)
 
-        return compare_tables(a, b, **options)
-    from .models import compare_models
 
-    return compare_models(a, b, **options)
+def _must_know(options: Mapping[str, Any], compared: Callable[..., Any], kind: str) -> None:
+    """Python's own sentence would name a function that nobody has called."""
+    import difflib
+    import inspect
+
+    known = [name for name, of in inspect.signature(compared).parameters.items() if of.kind is of.KEYWORD_ONLY]
+    for name in options:
+        if name not in known:
+            near = difflib.get_close_matches(name, known)
+            raise TypeError(
+                f"kullback.compare has no option {name!r} for {'tables' if kind == 'tables' else 'model outputs'}: "
+                + (f"is it {' or '.join(near)}?" if near else f"there are {', '.join(known)}")
+            )
 
 
 def kind_of(a: Any, b: Any) -> str:

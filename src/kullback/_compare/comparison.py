@@ -15,6 +15,7 @@ import numpy as np
 from .._divergences import js, kl
 from .._forms import parse_form
 from .._kernels.comparison import Rows, compare_rows, ready, widened
+from .._reduce import check_base
 from .record import PERCENTILES, Calibration, ModelComparison, Perplexity, Share, Statistic, WorstRow
 from .sources import host
 from .summary import Moments, Spread, Worst
@@ -285,6 +286,7 @@ class Comparison:
 
     def result(self, *, base: float | None = None, **about: Any) -> ModelComparison:
         """The figures so far, in nats or to the base given. Raises if there are no rows."""
+        check_base(base)
         self._settle()
         rows = self._moments["kl_pq"].count + self._moments["kl_pq"].infinite
         if not rows:

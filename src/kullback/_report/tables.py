@@ -61,9 +61,9 @@ def conventions(c: TableComparison) -> list[str]:
         f"Shares: bins empty on both sides are left out; {prior}; divided by their sum{empty}.",
         f"KL(P‖Q) = Σ p·log(p/q), JS = ½KL(P‖M) + ½KL(Q‖M) with M = (P+Q)/2, in {c.unit} ({log}); PSI = Σ (p−q)·ln(p/q), always in nats.",
         "p-value: the G-test of homogeneity on the counts without prior. By the χ² distribution where every expected count is at least 20 "
-        "and chance could not have chosen other bins; otherwise by drawing tables with the same totals (fixed seed): with the bins as they "
-        "are, with edges that are P's own values, with the levels chosen again. The largest p-value counts, adjusted by Holm's method for "
-        "all columns and pairs.",
+        "and chance could not have chosen other bins; otherwise by drawing tables with the same totals "
+        f"({c.drawing}): with the bins as they are, with edges that are P's own values, with the levels chosen again. "
+        "The largest p-value counts, adjusted by Holm's method for all columns and pairs.",
         *([_PAIRS] if c.pairs else []),
         "Noise floor: the mean of the same figure if both were samples of one distribution: (bins−1)·(1/n+1/m)/2 for KL, a quarter of it "
         "for JS, twice it for PSI; from the drawn tables where they are drawn.",

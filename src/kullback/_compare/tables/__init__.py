@@ -15,6 +15,7 @@ from typing import Any
 import numpy as np
 
 from ..._read import ReadError
+from ..._reduce import check_base
 from .columns import Bins, labels
 from .engines import Counts, Pair, Table
 from .profile import Profile, merge, read_profile, same_bins
@@ -96,8 +97,7 @@ def compare_tables(
     options = _Options(bins, levels, delimiter, engine, master, memory)
     if not (isinstance(prior, (int, float)) and math.isfinite(prior) and prior >= 0):
         raise ValueError(f"prior={prior!r}: it is a number of at least 0, added to the count of each bin")
-    if base is not None and not (math.isfinite(base) and base > 0 and base != 1):
-        raise ValueError(f"base={base!r}: it is a positive number other than 1")
+    check_base(base)
     wanted_pairs = _pairs(pairs)
     with _side(p, "P", options) as reference, _side(q, "Q", options) as other:
         names, left_out = _names(reference, other, columns, wanted_pairs, common)
@@ -110,8 +110,8 @@ def compare_tables(
     adjusted = iter(holm([test.p_value for *_, test in (*singles, *joint)]))
     found = [_in_unit(column, test, next(adjusted), base) for column, test in (*singles, *joint)]
     return TableComparison(
-        p=Side(before.name, before.rows),
-        q=Side(after.name, after.rows),
+        p=Side(_called(p, before.name), before.rows),
+        q=Side(_called(q, after.name), after.rows),
         columns=_ranked(found[: len(singles)]),
         pairs=_ranked(found[len(singles) :]),
         left_out=tuple(left_out),
@@ -179,6 +179,8 @@ class _Options:
             raise ValueError("master is Spark's: pass engine='spark' too")
         if not re.fullmatch(r"\d+(\.\d+)?\s*[KMGT]i?B", memory, re.IGNORECASE):
             raise ValueError(f"memory={memory!r}: it is a size such as 2GB")
+        if delimiter is not None and (len(delimiter) != 1 or delimiter in '"\r\n'):
+            raise ValueError(f"the delimiter {delimiter!r} is not one character, such as ; or a tab, that is no quote or line end")
         self.bins, self.levels = bins or BINS, levels or LEVELS
         self.given = bins is not None or levels is not None
         self.delimiter, self.engine, self.master, self.memory = delimiter, engine, master, memory
@@ -212,6 +214,13 @@ def _side(source: Any, side: str, options: _Options) -> Iterator[Profile | _Open
         yield _Opened(found.name, table)
     finally:
         table.close()
+
+
+def _called(source: Any, name: str) -> str:
+    """A profile is known by its file too: what it was made of may be gone, or have changed."""
+    if is_profile(source):
+        return f"profile {os.fspath(source)} (of {name})"
+    return f"profile of {name}" if isinstance(source, Profile) else name
 
 
 def _pairs(pairs: Sequence[Any]) -> list[Pair]:

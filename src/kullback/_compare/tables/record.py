@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from typing import Any, NamedTuple
 
 from .columns import Bins, labels
-from .statistics import Divergences, Terms, Test
+from .statistics import DRAWING, Divergences, Terms, Test
 
 SCHEMA = "kullback.compare.tables/1"
 
@@ -65,6 +65,11 @@ class TableComparison:
         return {math.e: "nats", 2.0: "bits", 10.0: "dits"}.get(self.base, f"units of log base {self.base:g}")
 
     @property
+    def drawing(self) -> str:
+        """How tables are drawn where a p-value needs it: how many, by which generator, from which seed."""
+        return DRAWING
+
+    @property
     def changed(self) -> tuple[Column, ...]:
         """Columns and pairs whose difference is beyond chance: adjusted p-value under 0.01."""
         return tuple(column for column in (*self.columns, *self.pairs) if column.p_adjusted < 0.01)
@@ -87,7 +92,7 @@ class TableComparison:
         )
 
     def to_dict(self) -> dict[str, Any]:
-        """As JSON can hold it (docs/compare-tables.md); numbers that are not finite are "inf" and "nan"."""
+        """As JSON can hold it, by the schema in tables.schema.json; numbers that are not finite are "inf" and "nan"."""
         from ... import __version__
         from ..._report.tables import conventions
 

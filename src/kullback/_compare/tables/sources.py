@@ -6,7 +6,9 @@ import csv
 import glob
 import os
 import re
-from collections.abc import Iterable
+from collections import Counter
+from collections.abc import Iterable, Sequence
+from itertools import count
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -136,7 +138,23 @@ def csv_header(file: str, side: str, delimiter: str | None) -> tuple[str, list[s
     names = next(csv.reader(start.splitlines(keepends=True), delimiter=delimiter), [])
     if not any(names):
         raise ReadError(f"{side}: {file} has no header line")
-    doubled = next((name for name in names if names.count(name) > 1), None)
+    return delimiter, named(names, f"{side}: {file}")
+
+
+def must_have(file: str, found: Sequence[str], first: str, names: Sequence[str], side: str) -> None:
+    """The parts of a table have the same columns."""
+    if found != names:
+        raise ReadError(f"{side}: {file} has the columns {', '.join(found)}, and {first} {', '.join(names)}: they must be the same")
+
+
+def named(names: Sequence[str], where: str) -> list[str]:
+    """Every column under a name of its own. One without a name, such as the index in a file of pandas', is called as pandas calls it."""
+    doubled = next((name for name, n in Counter(names).items() if name and n > 1), None)
     if doubled is not None:
-        raise ReadError(f"{side}: {file} has two columns named {doubled!r}: rename one")
-    return delimiter, names
+        raise ReadError(f"{where} has two columns named {doubled!r}: rename one")
+    found = list(names)
+    for i, name in enumerate(names):
+        if not name:
+            tried = (f"Unnamed: {i}" + (f".{k}" if k else "") for k in count())
+            found[i] = next(each for each in tried if each not in found)
+    return found

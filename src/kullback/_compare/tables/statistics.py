@@ -15,9 +15,11 @@ from ..._dispatch import kl
 from ..._divergences import js
 
 DRAWS = 9_999  # tables drawn for a p-value that tables do not give
-_CELLS, _LEAST_DRAWS = 4_000_000, 999  # ... fewer where there are many cells
+_CELLS, LEAST_DRAWS = 4_000_000, 999  # ... fewer where there are many cells
 _DENSE = 20.0  # expected counts from which the chi-squared distribution and its mean are close enough
-_SEED = 20_260_401
+SEED = 20_260_401
+# How, for whoever wants to draw them again.
+DRAWING = f"at most {DRAWS:,}, fewer with many bins, at least {LEAST_DRAWS}; NumPy's default_rng({SEED}), which is PCG64"
 _PARTS = 500  # pooled levels that are drawn one by one
 _A_CELL = 2  # values of P a cell from which a pair is tested by more than its columns
 _SMALL = 10_000_000  # values whose logarithms may be summed as they are
@@ -104,7 +106,7 @@ def no_drift(p: Ints, q: Ints, prior: float, choice: Choice = Choice()) -> Test:
     if by_formula.degrees < 1 or not (near or math.isnan(by_formula.p_value)):
         return by_formula
     g = by_formula.g
-    rng = np.random.default_rng(_SEED)
+    rng = np.random.default_rng(SEED)
     found = []
     for drawn, others, unlike in _nulls(rng, p.astype(np.int64), q.astype(np.int64), choice, near):
         # A hair of tolerance: equal tables must count as equal whatever the order of their sums.
@@ -142,7 +144,7 @@ def no_joint_drift(p: Ints, q: Ints, prior: float, places: tuple[Ints, Ints], co
     by_formula = _by_formula(p, q)
     if by_formula.degrees < 1 or not (math.isnan(by_formula.p_value) or any(column.drawn for column in columns)):
         return by_formula
-    drawn = _tables(np.random.default_rng(_SEED), p + q, int(p.sum()), _draws(len(p)))
+    drawn = _tables(np.random.default_rng(SEED), p + q, int(p.sum()), _draws(len(p)))
     others = p + q - drawn
     p_values = [column.p_value for column in columns]
     if p.sum() >= _A_CELL * np.count_nonzero(p + q):
@@ -191,7 +193,7 @@ def _nulls(rng: np.random.Generator, p: Ints, q: Ints, choice: Choice, near: boo
 
 
 def _draws(cells: int) -> int:
-    return min(DRAWS, max(_LEAST_DRAWS, _CELLS // cells))
+    return min(DRAWS, max(LEAST_DRAWS, _CELLS // cells))
 
 
 def _g(p: Any, q: Any) -> Floats:

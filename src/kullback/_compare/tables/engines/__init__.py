@@ -9,7 +9,9 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, NamedTuple, Protocol
 
+from ...._read import ReadError
 from ..columns import Bins, Type
+from ..sources import named
 
 Pair = tuple[str, str]
 
@@ -53,7 +55,10 @@ def to_arrow(given: Any, side: str) -> Any:
 
     try:
         if type(given).__module__.partition(".")[0] == "pandas":
+            named([str(name) for name in given.columns], f"{side}: the DataFrame")  # Arrow's own sentence is about types
             return pyarrow.Table.from_pandas(given, preserve_index=False)
         return pyarrow.table(given.collect() if hasattr(given, "collect") else given)
+    except ReadError:
+        raise
     except (pyarrow.ArrowInvalid, pyarrow.ArrowTypeError, ValueError, TypeError) as error:
         raise TypeError(f"{side}: a column holds values of several types: {str(error).splitlines()[0]}") from None

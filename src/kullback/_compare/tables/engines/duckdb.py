@@ -1,11 +1,13 @@
-"""Tables by DuckDB: embedded, out of core, the default. Values go to it as parameters, names and paths quoted."""
+"""Tables by DuckDB: embedded, out of core, the default. Values go to it as parameters, paths quoted, columns by position."""
 
 from __future__ import annotations
 
 import glob
+import re
 import shutil
 import tempfile
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from typing import Any
 
 from ...._read import ReadError
@@ -23,7 +25,7 @@ from ..columns import (
     time_type,
 )
 from ..quantiles import SAMPLE, Bracket, order_statistics
-from ..sources import Source, csv_header
+from ..sources import Source, csv_header, must_have, named
 from ..text_types import MISSING_NUMBERS, NUMBERS, OTHERS, TIMES, TextType
 from . import Counts, Pair, Values, to_arrow
 
@@ -42,29 +44,53 @@ def open_table(source: Source, side: str, *, memory: str, delimiter: str | None)
         raise ReadError("tables need DuckDB and PyArrow: pip install 'kullback[cli]'") from None
     folder = tempfile.mkdtemp(prefix="kullback-")
     try:
-        connection = duckdb.connect(config={"temp_directory": folder, "memory_limit": memory, "preserve_insertion_order": "false"})
-        # Nothing is fetched from a network behind the user's back.
-        connection.execute("SET autoinstall_known_extensions = false; SET TimeZone = 'UTC'")
-        table = DuckTable(connection, folder, source, side)
-        table.load(delimiter)
-    except duckdb.Error as error:
-        shutil.rmtree(folder, ignore_errors=True)
-        raise ReadError(f"{side}: {_sentence(error, source)}") from None
+        with _spoken(source, side):
+            connection = duckdb.connect(config={"temp_directory": folder, "memory_limit": memory, "preserve_insertion_order": "false"})
+            # Nothing is fetched from a network behind the user's back.
+            connection.execute("SET autoinstall_known_extensions = false; SET TimeZone = 'UTC'")
+            table = DuckTable(connection, folder, source, side)
+            table.load(delimiter)
     except BaseException:
         shutil.rmtree(folder, ignore_errors=True)
         raise
     return table
 
 
+@contextmanager
+def _spoken(source: Source, side: str) -> Iterator[None]:
+    """What DuckDB raises, as a sentence; and Ctrl-C, which it has made an error of its own, as Ctrl-C."""
+    import duckdb
+
+    try:
+        yield
+    except duckdb.InterruptException:
+        raise KeyboardInterrupt from None
+    except duckdb.Error as error:
+        raise ReadError(f"{side}: {_sentence(error, source)}") from None
+    except RuntimeError as error:
+        if str(error) == "Query interrupted":
+            raise KeyboardInterrupt from None
+        raise
+
+
+# DuckDB's advice, which is about its own options, and where in our query.
+_ADVICE = re.compile(r"(Possible |Try setting|If you are trying|This can happen|Candidate |LINE \d).*", re.DOTALL)
+# What it says of a Parquet file whose end is missing, or that has other bytes than were written.
+_DAMAGED = ("No magic bytes", "Footer length", "too small to be a Parquet", "TProtocolException", "don't know what type", "decompress")
+
+
 def _sentence(error: Exception, source: Source) -> str:
-    """DuckDB's message without its advice, which is about its own options."""
-    lines = [line.strip() for line in str(error).split("\n")]
-    kept = [
-        line for line in lines[: next((i for i, line in enumerate(lines) if line.startswith(("Possible", "LINE"))), len(lines))] if line
-    ]
-    text = ": ".join(kept[:3]).removeprefix("Invalid Input Error: ").removeprefix("IO Error: ")
-    name = source.files[0] if len(source.files) == 1 else source.name
-    return text if name in text else f"{name}: {text}"
+    """DuckDB's message without its advice."""
+    text = str(error)
+    named_file = next((file for file in source.files if file in text), "")
+    name = named_file or (source.files[0] if len(source.files) == 1 else source.name)
+    if source.format == "parquet" and any(words in text for words in _DAMAGED):
+        return f"{name} is cut short or damaged: copy or write it again"
+    lines = [line.strip().rstrip(":") for line in _ADVICE.sub("", text).split("\n")]
+    text = re.sub(r"^[A-Z]\w+( \w+)? Error: ", "", ": ".join([line for line in lines if line][:3]))
+    if "expected records" in text:
+        text = 'its lines are not all objects with names that are not empty: give each row as one, such as {"x": 1.5}'
+    return text if named_file and named_file in text else f"{name}: {text}"
 
 
 class DuckTable:
@@ -73,67 +99,120 @@ class DuckTable:
     def __init__(self, connection: Any, folder: str, source: Source, side: str) -> None:
         self._connection, self._folder, self._source, self._side = connection, folder, source, side
         self.types: dict[str, Type] = {}
+        # By position: DuckDB takes a and A for the same name, and would rename one.
+        self._own: dict[str, str] = {}
         self._from = ""
         self._rows = 0
 
     def load(self, delimiter: str | None) -> None:
-        source = self._source
+        source, where = self._source, f"{self._side}: {self._source.name}"
+        # Patterns are resolved already, and DuckDB would resolve them once more.
+        files = [file if "://" in file else glob.escape(file) for file in source.files]
         if source.format == "object":
-            self._connection.register("given", to_arrow(source.object, self._side))
+            arrow = to_arrow(source.object, self._side)
+            names = named(arrow.column_names, where)
+            self._connection.register("given", arrow.rename_columns(_positions(names)))
             self._from = "given"
         elif source.format == "csv":
-            self._load_csv(delimiter)
+            names = self._load_csv(files, delimiter)
+        elif source.format == "parquet":
+            names = named(self._parquet_names(files), where)
+            self._from = f"{_parquet(files)} AS given({', '.join(_positions(names))})"
         else:
-            # Patterns are resolved already, and DuckDB would resolve them once more.
-            files = [file if "://" in file else glob.escape(file) for file in source.files]
-            if source.format == "parquet":
-                self._from = f"read_parquet({_text_list(files)}, hive_partitioning=false)"
-            else:
-                self._load_json(files)
-        for name, duck, *_ in self._all(f"DESCRIBE SELECT * FROM {self._from}"):
+            names = self._load_json(files)
+        self._own = dict(zip(names, _positions(names)))
+        for name, (_, duck, *_) in zip(names, self._all(f"DESCRIBE SELECT * FROM {self._from}")):
             self.types[name] = _type(duck)
         self._rows = self._one(f"SELECT count(*) FROM {self._from}")[0]
         if self._rows == 0:
-            raise ReadError(f"{self._side}: {source.name} has no rows")
+            raise ReadError(f"{where} has no rows")
 
-    def _load_csv(self, delimiter: str | None) -> None:
+    def _load_csv(self, files: list[str], delimiter: str | None) -> list[str]:
         first, *others = self._source.files
         delimiter, names = csv_header(first, self._side, delimiter)
         for file in others:
-            if (found := csv_header(file, self._side, delimiter)[1]) != names:
-                raise ReadError(
-                    f"{self._side}: {file} has the columns {', '.join(found)}, and {first} {', '.join(names)}: they must be the same"
-                )
-        struct = ", ".join(f"{_text(name)}: 'VARCHAR'" for name in names)
+            must_have(file, csv_header(file, self._side, delimiter)[1], first, names, self._side)
+        struct = ", ".join(f"{own}: 'VARCHAR'" for own in _positions(names))
         # Not guessed, by a dialect that guesses wrong drops lines: quotes are ", doubled inside.
         self._connection.execute(
-            f"CREATE TEMP TABLE raw AS SELECT * FROM read_csv({_text_list([glob.escape(f) for f in self._source.files])}, "
+            f"CREATE TEMP TABLE raw AS SELECT * FROM read_csv({_text_list(files)}, "
             f"auto_detect=false, header=true, delim={_text(delimiter)}, quote='\"', escape='\"', columns={{{struct}}}, "
             "allow_quoted_nulls=false, strict_mode=true)"
         )
-        self._retype(names, (*NUMBERS, *OTHERS, *TIMES))
+        self._retype("raw", _positions(names), (*NUMBERS, *OTHERS, *TIMES))
+        return names
 
-    def _load_json(self, files: list[str]) -> None:
-        # Formats that nothing has: which texts are times is for `_retype` to say.
+    def _parquet_names(self, files: list[str]) -> list[str]:
+        """Of the first file. The others must have its columns and types: DuckDB would drop a column, and round a 1.5 to an integer."""
+        first, *others = files
+        names, types = self._parquet_columns(first)
+        by_name = dict(zip(names, types))
+        same_order = len({name.lower() for name in names}) < len(names)  # or a and A would be mixed up
+        for i, file in enumerate(others, 1):
+            found, its_types = self._parquet_columns(file)
+            path = self._source.files[i]
+            if same_order or sorted(found) != sorted(names):
+                must_have(path, found, self._source.files[0], names, self._side)
+            for name, its_type in zip(found, its_types):
+                if its_type not in (by_name[name], '"NULL"'):
+                    raise ReadError(
+                        f"{self._side}: column {name!r} is {its_type} in {path} and {by_name[name]} in {self._source.files[0]}: "
+                        "write the files with the same types"
+                    )
+        return names
+
+    def _parquet_columns(self, file: str) -> tuple[list[str], list[str]]:
+        names: list[str] = []
+        to_come: list[int] = []  # children of the root, of one of them, ...
+        for name, children in self._all(f"SELECT name, num_children FROM parquet_schema({_text(file)})"):
+            if len(to_come) == 1:
+                names.append(name)
+            if to_come:
+                to_come[-1] -= 1
+            to_come.append(children or 0)
+            while to_come and not to_come[-1]:
+                to_come.pop()
+            if not to_come:
+                break
+        return names, [duck for _, duck, *_ in self._all(f"DESCRIBE SELECT * FROM {_parquet([file])}")]
+
+    def _load_json(self, files: list[str]) -> list[str]:
+        # Rows are objects, of however many names. Formats that nothing has: which texts are times is for `_retype` to say.
         self._connection.execute(
             f"CREATE TEMP TABLE raw AS SELECT * FROM read_json({_text_list(files)}, format='newline_delimited', sample_size=-1, "
-            "union_by_name=true, maximum_object_size=67108864, convert_strings_to_integers=false, "
-            "dateformat='%Y never', timestampformat='%Y never')"
+            "records=true, map_inference_threshold=-1, union_by_name=true, maximum_object_size=67108864, "
+            "convert_strings_to_integers=false, dateformat='%Y never', timestampformat='%Y never')"
         )
-        self._retype([name for name, duck, *_ in self._all("DESCRIBE raw") if duck == "VARCHAR"], TIMES)
+        columns = self._all("DESCRIBE raw")
+        names = [name for name, *_ in columns]
+        for name in names:
+            # DuckDB has called an A beside an a A_1, unless there was such a name.
+            known = name.rpartition("_")[0]
+            twin = next((other for other in names if other != known and other.lower() == known.lower()), None)
+            if twin is not None and known not in names and self._json_has(files, known):
+                raise ReadError(
+                    f"{self._side}: {self._source.name} has columns {twin!r} and {known!r}, "
+                    "which differ in case only and cannot be told apart in JSON lines: rename one"
+                )
+        own = _positions(names)
+        self._retype(f"raw AS given({', '.join(own)})", [x for x, (_, duck, *_) in zip(own, columns) if duck == "VARCHAR"], TIMES)
+        return names
 
-    def _retype(self, names: Sequence[str], candidates: Sequence[TextType]) -> None:
+    def _json_has(self, files: list[str], name: str) -> bool:
+        keys = f"SELECT unnest(json_keys(json)) AS name FROM read_ndjson_objects({_text_list(files)})"
+        return bool(self._one(f"SELECT count(*) FROM ({keys}) WHERE name = ?", [name])[0])
+
+    def _retype(self, raw: str, own: Sequence[str], candidates: Sequence[TextType]) -> None:
         """The text columns of `raw` cast to the first candidate that all their values are."""
         replaced = []
-        for name in names:
-            x = _quoted(name)
+        for x in own:
             tests, parameters = [f"count({x})"], []
             for candidate in candidates:
                 missing = f" OR {x} IN ({', '.join('?' * len(MISSING_NUMBERS))})" if candidate in NUMBERS else ""
                 castable = f"TRY_CAST({x} AS {candidate.sql}) IS NOT NULL AND " if candidate in TIMES else ""
                 tests.append(_count(f"({castable}regexp_full_match({x}, ?)){missing}"))
                 parameters += [candidate.pattern, *(MISSING_NUMBERS if missing else ())]
-            present, *matching = self._one(f"SELECT {', '.join(tests)} FROM raw", parameters)
+            present, *matching = self._one(f"SELECT {', '.join(tests)} FROM {raw}", parameters)
             chosen = next((c for c, n in zip(candidates, matching) if present and n == present), None)
             if chosen in NUMBERS:
                 gone = ", ".join(_text(word) for word in MISSING_NUMBERS)
@@ -143,14 +222,14 @@ class DuckTable:
             elif not present:
                 replaced.append(f"NULL AS {x}")
         if not replaced:
-            self._from = "raw"
+            self._from = raw
             return
-        self._connection.execute(f"CREATE TEMP TABLE typed AS SELECT * REPLACE ({', '.join(replaced)}) FROM raw; DROP TABLE raw")
+        self._connection.execute(f"CREATE TEMP TABLE typed AS SELECT * REPLACE ({', '.join(replaced)}) FROM {raw}; DROP TABLE raw")
         self._from = "typed"
 
     def edges(self, names: Sequence[str], *, bins: int, levels: int, step: Callable[[str], None]) -> dict[str, Bins]:
         """The first pass."""
-        try:
+        with _spoken(self._source, self._side):
             present = self._how_many(names, lambda name: f"{self._value(name)} IS NOT NULL")
             finite = self._how_many([name for name in names if self.types[name].domain], self._is_finite)
             found = {}
@@ -164,8 +243,6 @@ class DuckTable:
                 else:
                     found[name] = quantile_bins(kind, self._order_statistics(name, finite[name], ranks(finite[name], bins)))
             return found
-        except self._error as error:
-            raise ReadError(f"{self._side}: {_sentence(error, self._source)}") from None
 
     def _how_many(self, names: Sequence[str], condition: Callable[[str], str]) -> dict[str, int]:
         aggregates = [_count(condition(name)) for name in names]
@@ -176,10 +253,13 @@ class DuckTable:
             return []
         x = self._value(name)
         some = "" if self._rows <= SAMPLE else f" USING SAMPLE {100.0 * SAMPLE / self._rows:.9f} PERCENT (bernoulli, 1)"
-        # The sample is of rows, then of values: both are the whole only together.
-        arrow = self._connection.sql(
-            f"SELECT x FROM (SELECT {x} AS x, {self._is_finite(name)} AS finite FROM {self._from}{some}) WHERE finite"
-        ).to_arrow_table()
+        # The sample is of rows, then of values: both are the whole only together. It is taken by `execute`, which hears Ctrl-C; the query
+        # that gives Arrow does not, and has little to do.
+        self._connection.execute(
+            f"CREATE OR REPLACE TEMP TABLE sample AS SELECT x FROM (SELECT {x} AS x, {self._is_finite(name)} AS finite "
+            f"FROM {self._from}{some}) WHERE finite"
+        )
+        arrow = self._connection.sql("SELECT x FROM sample").to_arrow_table()
         return order_statistics(Values(arrow.column("x")), count, wanted, lambda brackets: self._look(name, brackets))
 
     def _look(self, name: str, brackets: Sequence[Bracket]) -> list[list[Any]]:
@@ -216,7 +296,7 @@ class DuckTable:
 
     def counts(self, bins: Mapping[str, Bins], pairs: Sequence[Pair], *, step: Callable[[str], None]) -> Counts:
         """The second pass."""
-        try:
+        with _spoken(self._source, self._side):
             aggregates: list[str] = []
             parameters: list[list[Any]] = []
             for name, of in bins.items():
@@ -242,8 +322,6 @@ class DuckTable:
                 step(":".join(pair))
                 joint[pair] = self._pair(pair, bins)
             return Counts(self._rows, found, joint)
-        except self._error as error:
-            raise ReadError(f"{self._side}: {_sentence(error, self._source)}") from None
 
     def _conditions(self, name: str, of: Bins) -> list[tuple[str, list[Any]]]:
         x = self._value(name)
@@ -256,7 +334,7 @@ class DuckTable:
 
     def _special(self, name: str) -> list[str]:
         """Conditions for SPECIAL."""
-        x, own = self._value(name), _quoted(name)
+        x, own = self._value(name), self._own[name]
         if self.types[name].kind == "time":
             early, late = f"{own} = '-infinity'", f"{own} = 'infinity'"
             return [early, late, "false", f"{own} IS NULL"]
@@ -305,7 +383,7 @@ class DuckTable:
         return f"CASE {' '.join(cases)} ELSE {len(of.cuts)} END", values
 
     def _value(self, name: str) -> str:
-        own, of = _quoted(name), self.types[name]
+        own, of = self._own[name], self.types[name]
         if of.kind == "time":
             return f"epoch_us({own}{'::TIMESTAMP' if of.name == 'DATE' else ''})"
         if of.domain == "float":
@@ -329,13 +407,6 @@ class DuckTable:
 
     def _one(self, sql: str, parameters: Sequence[Any] = ()) -> tuple[Any, ...]:
         return self._all(sql, parameters)[0]
-
-    @property
-    def _error(self) -> type[Exception]:
-        import duckdb
-
-        error: type[Exception] = duckdb.Error
-        return error
 
     def close(self) -> None:
         self._connection.close()
@@ -365,8 +436,12 @@ def _count(condition: str) -> str:
     return f"coalesce(count_if({condition}), 0)"
 
 
-def _quoted(name: str) -> str:
-    return '"' + name.replace('"', '""') + '"'
+def _positions(names: Sequence[str]) -> list[str]:
+    return [f"c{i}" for i in range(len(names))]
+
+
+def _parquet(files: Sequence[str]) -> str:
+    return f"read_parquet({_text_list(files)}, hive_partitioning=false)"
 
 
 def _text(value: str) -> str:

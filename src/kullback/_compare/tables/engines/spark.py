@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import os
 import re
+import shutil
 from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from typing import Any
@@ -23,7 +25,7 @@ from ..columns import (
     time_type,
 )
 from ..quantiles import SAMPLE, Bracket, order_statistics
-from ..sources import Source, csv_header
+from ..sources import Source, csv_header, must_have, named
 from ..text_types import MISSING_NUMBERS, NUMBERS, OTHERS, TIMES, TextType
 from . import Counts, Pair, Values, to_arrow
 
@@ -41,12 +43,17 @@ _CASTS = {
 }
 
 
+_MASTER = re.compile(r"local(\[(\d+|\*)(,\s*\d+)?\])?|local-cluster\[.+\]|yarn|(spark|k8s)://.+")
+
+
 def open_table(source: Source, side: str, *, master: str | None, delimiter: str | None) -> SparkTable:
     """The table, open in the running Spark session, or in a new one on `master` (this machine by default)."""
     try:
         from pyspark.sql import SparkSession
     except ImportError:
         raise ReadError("--engine spark needs PySpark: pip install 'kullback[spark]'") from None
+    if master is not None and not _MASTER.fullmatch(master):  # Java would end, and say so in a page of its own
+        raise ReadError(f"Spark has no master {master!r}: it is local, local[4], yarn, spark://host:7077 or k8s://https://host:443")
     try:
         session = SparkSession.getActiveSession()
         if session is None:
@@ -54,46 +61,78 @@ def open_table(source: Source, side: str, *, master: str | None, delimiter: str 
             session = builder.config("spark.ui.enabled", "false").config("spark.ui.showConsoleProgress", "false").getOrCreate()
             session.sparkContext.setLogLevel("OFF")  # what goes wrong arrives here, and is said in a sentence
     except Exception as error:  # a gateway that does not start has no class of its own
-        raise ReadError(f"Spark does not start: {str(error).splitlines()[0]}; is Java installed?") from None
+        java = shutil.which("java") or "JAVA_HOME" in os.environ
+        why = _first_line(error).rstrip(".")
+        raise ReadError(f"Spark does not start: {why}{'' if java else '; it needs Java, which is not installed'}") from None
     try:
-        return SparkTable(_read(session, source, side, delimiter), source, side)
+        return SparkTable(*_read(session, source, side, delimiter), source, side)
     except _errors() as error:
         raise ReadError(f"{side}: {_sentence(error, source)}") from None
 
 
-def _read(session: Any, source: Source, side: str, delimiter: str | None) -> Any:
+def _read(session: Any, source: Source, side: str, delimiter: str | None) -> tuple[Any, list[str]]:
+    """A frame, and the names of its columns: by position where Spark would take a and A for the same."""
     if source.format == "object":
-        return source.object if hasattr(source.object, "sparkSession") else session.createDataFrame(to_arrow(source.object, side))
+        if hasattr(source.object, "sparkSession"):
+            return source.object, source.object.columns
+        arrow = _in_utc(to_arrow(source.object, side))
+        return session.createDataFrame(arrow.rename_columns(_positions(arrow.column_names))), arrow.column_names
     # Hadoop resolves patterns of its own.
     files = [file if "://" in file else "file://" + _absolute(file) for file in source.files]
     if source.format == "parquet":
-        return session.read.parquet(*files)
+        _must_be_alike([file for file in source.files if "://" not in file], side)
+        frame = session.read.parquet(*files)
+        return frame, frame.columns
     if source.format == "jsonl":
         frame = session.read.json(files, mode="FAILFAST", primitivesAsString=False)
-        return _retype(frame, [f.name for f in frame.schema.fields if f.dataType.simpleString() == "string"], TIMES)
-    reader = {"header": True, "quote": '"', "escape": '"', "mode": "FAILFAST", "multiLine": True, "encoding": "UTF-8"}
+        texts = [f.name for f in frame.schema.fields if f.dataType.simpleString() == "string"]
+        return _retype(frame, texts, TIMES), frame.columns
+    reader = {"quote": '"', "escape": '"', "mode": "FAILFAST", "multiLine": True, "encoding": "UTF-8"}
     # What an empty field without quotes is read as; if it were "" too, an empty text would be missing.
     reader["nullValue"] = "\x01missing\x01"
     if "://" in source.files[0]:
         delimiter = delimiter or ("\t" if ".tsv" in source.name.lower() else ",")
-        names = session.read.csv(files, sep=delimiter, **reader).columns
+        names = [name or "" for name in session.read.csv(files, sep=delimiter, **reader).first() or ()]
     else:
         delimiter, names = csv_header(source.files[0], side, delimiter)
         for file in source.files[1:]:
-            if (found := csv_header(file, side, delimiter)[1]) != names:
-                raise ReadError(
-                    f"{side}: {file} has the columns {', '.join(found)}, and {source.files[0]} {', '.join(names)}: they must be the same"
-                )
+            must_have(file, csv_header(file, side, delimiter)[1], source.files[0], names, side)
     from pyspark.sql.types import StringType, StructField, StructType
 
-    schema = StructType([StructField(name, StringType()) for name in names])
-    frame = session.read.csv(files, sep=delimiter, schema=schema, **reader)
-    return _retype(frame, names, (*NUMBERS, *OTHERS, *TIMES))
+    own = _positions(names)
+    schema = StructType([StructField(name, StringType()) for name in own])
+    frame = session.read.csv(files, sep=delimiter, schema=schema, header=True, **reader)
+    return _retype(frame, own, (*NUMBERS, *OTHERS, *TIMES)), names
+
+
+def _must_be_alike(files: Sequence[str], side: str) -> None:
+    """Parquet files have the same names: Spark would drop a column, or make one up of missing values. Types it checks itself."""
+    import pyarrow
+    from pyarrow.parquet import read_schema
+
+    names: list[str] = []
+    for file in files if len(files) > 1 else ():
+        try:
+            found = sorted(read_schema(file).names)
+        except pyarrow.ArrowException:
+            raise ReadError(f"{side}: {file} is cut short or damaged: copy or write it again") from None
+        must_have(file, found, files[0], names or found, side)
+        names = found
+
+
+def _positions(names: Sequence[str]) -> list[str]:
+    return [f"c{i}" for i in range(len(names))]
+
+
+def _in_utc(arrow: Any) -> Any:
+    """Times without a zone are UTC; Spark would take them to be in the session's zone."""
+    import pyarrow
+
+    types = [pyarrow.timestamp(t.unit, "UTC") if pyarrow.types.is_timestamp(t) and t.tz is None else t for t in arrow.schema.types]
+    return arrow.cast(pyarrow.schema([field.with_type(of) for field, of in zip(arrow.schema, types)]))
 
 
 def _absolute(file: str) -> str:
-    import os
-
     return "".join(f"\\{c}" if c in "{}[]*?\\," else c for c in os.path.abspath(file))
 
 
@@ -143,23 +182,29 @@ def _errors() -> tuple[type[Exception], ...]:
 
 
 def _sentence(error: Exception, source: Source) -> str:
-    """The first line of what Java says, without where in Java."""
+    text = _first_line(error)
+    if doubled := re.match(r"\[COLUMN_ALREADY_EXISTS\] The column `(.*)` already exists", text):
+        return f"{source.name} has two columns named {doubled[1]!r} (Spark reads no names that differ in case only): rename one"
+    if damaged := re.match(r"\[FAILED_READ_FILE\.CANNOT_READ_FILE_FOOTER\] .* reading file (?:file:/*(?=/))?(.*)\. Could not", text):
+        return f"{damaged[1]} is cut short or damaged: copy or write it again"
+    return f"{source.name}: {text}"
+
+
+def _first_line(error: Exception) -> str:
+    """Of what Java says, without where in Java."""
     text = str(error).partition("\n: ")[2] or str(error)
-    return f"{source.name}: {re.sub(r'^([a-z]+[.])+[A-Za-z]+: ', '', text.strip().splitlines()[0])}"
+    return re.sub(r"^([a-z]+[.])+[A-Za-z]+: ", "", text.strip().splitlines()[0])
 
 
 class SparkTable:
     """See `Table`."""
 
-    def __init__(self, frame: Any, source: Source, side: str) -> None:
+    def __init__(self, frame: Any, names: Sequence[str], source: Source, side: str) -> None:
         self._source, self._side = source, side
-        names = frame.columns
-        doubled = next((name for name in names if names.count(name) > 1), None)
-        if doubled is not None:
-            raise ReadError(f"{side}: {source.name} has two columns named {doubled!r}: rename one")
-        self.types = {field.name: _type(field.dataType) for field in frame.schema.fields}
+        names = named(names, f"{side}: {source.name}")
+        self.types = {name: _type(field.dataType) for name, field in zip(names, frame.schema.fields)}
         # By position, so that no name needs quoting from here on.
-        self._own = {name: f"c{i}" for i, name in enumerate(names)}
+        self._own = dict(zip(names, _positions(names)))
         self._frame = frame.toDF(*self._own.values())
         self._rows = self._frame.count()
         if self._rows == 0:
