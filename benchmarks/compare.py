@@ -1,6 +1,6 @@
 """Speed of `kullback compare` on files beside `kb.kl` on the same arrays in memory, and how its memory grows.
 
-    python benchmarks/compare.py [--size 33554432] [--rounds 5]
+    python benchmarks/compare.py [--size 16777216] [--rounds 5]
 
 Writes benchmarks/results/compare.csv and the tables in docs/compare.md. The comparison reads both files (from the page cache) and computes
 KL both ways, JS, top-1 agreement and Δp; kb.kl computes KL(P‖Q) only. Both run in every round; the best of each is shown, and the median
@@ -31,7 +31,7 @@ HERE = Path(__file__).resolve().parent
 DOCS = HERE.parent / "docs" / "compare.md"
 BEGIN, END = "<!-- compare:begin -->", "<!-- compare:end -->"
 # Of llama.cpp's files: tokens of a chunk, and rows of it.
-CONTEXT, CHUNK = 512, 255
+CONTEXT, CHUNK = 64, 31
 PEAK = """
 import re, sys, kullback as kb, kullback._compare.models
 peak = lambda: int(re.search(r"VmHWM:\\s+(\\d+) kB", open("/proc/self/status").read())[1])
@@ -152,7 +152,7 @@ def errors(x: np.ndarray, y: np.ndarray, form: str, rows: int = 8) -> float:
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("--size", type=int, default=1 << 25, help="numbers of either side")
+    parser.add_argument("--size", type=int, default=1 << 24, help="numbers of either side")
     parser.add_argument("--rounds", type=int, default=5)
     arguments = parser.parse_args()
     categories = 32_000

@@ -110,6 +110,8 @@ def test_what_is_wrong_is_said_of_the_form_that_was_given(dtype):
         kb.Comparison().update(p, q)
     with pytest.raises(ValueError, match=r"^p row 1 sums to 1.(3|29)\d*, not 1: logits\? pass form='logits'$"):
         kb.Comparison().update(p * np.array([[1], [1.3], [1], [1]], dtype), p)
+    with pytest.raises(ValueError, match=r"^p row 3 sums to 0, not 1: .*; take the row out of both sides$"):
+        kb.Comparison().update(p * np.array([[1], [1], [1], [0]], dtype), p)
     off = dtype(1.02 if dtype == np.float16 else 1.0)  # is excused; the other side is not
     with pytest.raises(ValueError, match=r"^q row 1 sums to 1.(3|29)\d*, not 1"):
         kb.Comparison().update(p * off, p * np.array([[1], [1.3], [1], [1]], dtype))

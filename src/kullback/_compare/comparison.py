@@ -34,7 +34,9 @@ class NotComparable(ValueError):
     """Rows that cannot be compared; `row` is the first, counted within the batch."""
 
     def __init__(self, message: str, row: int) -> None:
-        super().__init__(message)
+        # Comparisons have no weights, and no prior.
+        advice = r"(pass prior= to add pseudo-counts, or )?give the row weight 0( to leave it out)?"
+        super().__init__(re.sub(advice, "take the row out of both sides", message))
         self.row = row
 
 

@@ -248,10 +248,6 @@ def _place(error: NotComparable, sides: tuple[Source, Source], forms: tuple[str,
     side = sides[which]
     if forms[0] != forms[1]:  # it was asked about one side only, and the other's form is to stay
         text = re.sub(r"form='(\w+)'", lambda form: f"form={(forms[0], form[1]) if which else (form[1], forms[1])}", text)
-    # Here there are no weights, and no prior.
-    text = re.sub(
-        r"(pass prior= to add pseudo-counts, or )?give the row weight 0( to leave it out)?", "take the row out of both sides", text
-    )
     return f"{side.name}: {side.where(row)}{text[text.find('row') :].partition(' ')[2].lstrip('0123456789')}"
 
 
