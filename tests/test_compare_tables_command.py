@@ -184,7 +184,9 @@ def test_an_interrupt_ends_it(tmp_path):
     pq.write_table(pa.table({"x": np.arange(2_000_000) % 9973}), tmp_path / "part.parquet")
     (tmp_path / "p").mkdir()
     (tmp_path / "spill").mkdir()
-    for i in range(1000):  # one file, and two thousand million rows: no machine is through with them before the signal
+    # One file, and 400 million rows: no machine is through with them before the signal. DuckDB waits for its other threads, which may first
+    # go through a part of what is left: more rows would be no better a test, and a longer one.
+    for i in range(200):
         (tmp_path / "p" / f"{i}.parquet").symlink_to(tmp_path / "part.parquet")
     process = subprocess.Popen(
         [sys.executable, "-m", "kullback", "compare", "p", "p"], cwd=tmp_path, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True,
@@ -194,9 +196,9 @@ def test_an_interrupt_ends_it(tmp_path):
         limit = time.monotonic() + 60
         while not any((tmp_path / "spill").iterdir()) and time.monotonic() < limit:
             time.sleep(0.05)
-        time.sleep(5)  # it has seen a thousand footers by then, on a busy machine too
+        time.sleep(3)  # it has seen the footers by then, on a busy machine too
         process.send_signal(signal.SIGINT)
-        out, err = process.communicate(timeout=60)
+        out, err = process.communicate(timeout=120)
     finally:
         process.kill()
     assert (process.returncode, out, err) == (130, "", "")
