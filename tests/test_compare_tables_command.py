@@ -191,6 +191,7 @@ def test_an_interrupt_ends_it(tmp_path):
     process = subprocess.Popen(
         [sys.executable, "-m", "kullback", "compare", "p", "p"], cwd=tmp_path, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True,
         env=ENVIRONMENT | {"TMPDIR": str(tmp_path / "spill")},
+        preexec_fn=lambda: signal.signal(signal.SIGINT, signal.SIG_DFL),  # which is ignored in what a shell starts in the background
     )  # fmt: skip
     try:
         limit = time.monotonic() + 60

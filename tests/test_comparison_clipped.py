@@ -7,7 +7,7 @@ import pytest
 
 from dumps import softmax, truth
 from kullback._compare import clipped
-from kullback._compare.clipped import compare_clipped
+from kullback._compare.clipped import Plain, compare_clipped
 from kullback._compare.llama import Clipped
 from kullback._kernels import compiled
 
@@ -39,7 +39,8 @@ def coded(logits, window):
 def sides_of(side):
     """Logarithms in extended precision, and which categories are hidden."""
     if not isinstance(side, Clipped):
-        return side.astype(np.longdouble), np.zeros(side.shape, bool)
+        logs = side.numbers.astype(np.longdouble)
+        return logs - np.log(np.exp(logs).sum(1, keepdims=True)), np.zeros(logs.shape, bool)
     logs = side.scale[:, None].astype(np.longdouble) * side.codes + side.low[:, None]
     return logs, (side.codes == 0) & (side.scale * np.float32(65535) >= np.float32(15.9))[:, None]
 
@@ -75,11 +76,13 @@ def check(p, q, chosen=None):
         np.testing.assert_allclose(buckets.theirs, theirs, rtol=1e-9, atol=1e-12)
     else:
         assert buckets.theirs is None
-    for top, side, logs in ((found.top_p, p, log_p), (found.top_q, q, log_q)):
-        np.testing.assert_array_equal(top, (side.codes if isinstance(side, Clipped) else logs).argmax(1))
+    for top, side in ((found.top_p, p), (found.top_q, q)):
+        np.testing.assert_array_equal(top, side[0].argmax(1))
     token = found.top_p if chosen is None else chosen
     for values, logs in ((found.log_p, log_p), (found.log_q, log_q)):
-        np.testing.assert_allclose(values, logs[np.arange(len(logs)), token].astype(float), rtol=1e-14)
+        np.testing.assert_allclose(
+            values, logs[np.arange(len(logs)), token].astype(float), rtol=1e-14, atol=1e-12
+        )  # of a sum good to 1e-13
     return found
 
 
@@ -98,10 +101,13 @@ def test_two_files(rng, kernel, categories, spread, window):
 
 @pytest.mark.parametrize("spread", [1.0, 8.0])
 @pytest.mark.parametrize("first", [True, False])
-def test_a_file_and_exact_numbers(rng, kernel, spread, first):
+@pytest.mark.parametrize("dtype", [np.float32, np.float64])
+def test_a_file_and_exact_numbers(rng, kernel, spread, first, dtype):
     a, b = pair(rng, 40, 700, spread, 10 ** rng.uniform(-3, 0.5, (40, 1)))
-    exact = np.log(softmax(b)).astype(np.float64)
+    exact = Plain(b.astype(dtype), "logits", False)
     check(coded(a, 16.0), exact) if first else check(exact, coded(a, 16.0))
+    logs = Plain(np.log(softmax(b)).astype(dtype), "log_probs", False)
+    check(coded(a, 16.0), logs)
 
 
 def test_one_is_clipped_and_the_other_not(rng, kernel):
@@ -152,8 +158,31 @@ def test_what_q_lacks_and_p_hides(rng, kernel):
     exact = np.log(softmax(b)).astype(np.float64)
     exact[p.codes == 0] = -np.inf
     exact -= np.log(np.exp(exact).sum(1, keepdims=True))
-    found, buckets = compare_clipped(p, exact, None)
+    found, buckets = compare_clipped(p, Plain(exact, "log_probs", False), None)
     assert (p.codes == 0).any(1).all()
     assert np.isinf(found.kl_pq).all()
     assert np.isfinite(found.kl_qp).all()
     assert not buckets.q.any()
+
+
+@pytest.mark.parametrize("form", ["probs", "counts", "logits", "log_probs"])
+def test_masks_and_what_is_no_distribution(rng, kernel, form):
+    """Numbers beside a file: masked by large ones, NaN, a sum that is off; the side and the row are named."""
+    a, b = pair(rng, 20, 300, 8.0, 0.4)
+    p, q = coded(a, 16.0), b.copy()
+    q[np.arange(20), p.codes.argmin(1)] = -1e5  # next to nothing, of what P hides
+    x = q if form == "logits" else np.log(softmax(q)).astype(float) if form == "log_probs" else softmax(q).astype(float)
+    found, buckets = compare_clipped(p, Plain(x, form, False), None)
+    expected, masses, *_ = by_definition(p, Plain(q, "logits", False))
+    for values, right in zip(found[:3], expected):
+        np.testing.assert_allclose(values, right, rtol=PROMISE)
+    np.testing.assert_allclose(buckets.q, masses[1], rtol=1e-8, atol=1e-12)
+    wrong = x.copy()
+    wrong[7, 3] = np.nan
+    assert list(np.flatnonzero(np.isnan(compare_clipped(p, Plain(wrong, form, False), None)[0].kl_pq))) == [7]
+    wrong = x.copy()
+    wrong[9] = x[9] * 2 if form == "probs" else -1.0 if form == "counts" else np.inf if form == "logits" else x[9] + 0.1
+    for left, right, name in ((p, Plain(wrong, form, False), "q"), (Plain(wrong, form, False), p, "p")):
+        with pytest.raises(ValueError, match=rf"^{name} row 9 ") as error:
+            compare_clipped(left, right, None)
+        assert error.value.row == 9

@@ -2,36 +2,51 @@
 
 from __future__ import annotations
 
-from typing import Any
+import re
+from typing import Any, NamedTuple
 
 import numpy as np
 
+from .._divergences import kl
 from .._kernels import compiled
-from .._kernels.comparison import Rows
+from .._kernels.comparison import LOG_FORMS, Rows, widened
 from .comparison import Buckets, NotComparable, compare_batch
 from .llama import Clipped, pool
 
 Array = Any
 
 
-def compare_clipped(p: Any, q: Any, chosen: Array | None) -> tuple[Rows, Buckets]:
-    """`p`, `q`: `Clipped` rows, or float64 arrays of log-probabilities; at least one is the former."""
-    sides = [_native(side) for side in (p, q)]
-    count, columns = (sides[0][0] if isinstance(p, Clipped) else p).shape
+class Plain(NamedTuple):
+    """The other side, where that is no such file."""
+
+    numbers: Array
+    form: str
+    half: bool
+
+    @property
+    def tolerance(self) -> float:
+        """Of sums."""
+        return np.inf if self.form in ("logits", "counts") else 5e-2 if self.half else 1e-3
+
+
+def compare_clipped(p: Clipped | Plain, q: Clipped | Plain, chosen: Array | None) -> tuple[Rows, Buckets]:
+    """At least one is `Clipped`."""
+    count, columns = p[0].shape
     rows = np.zeros(count, compiled.POOLED_ROW)
     if compiled.kernels is not None:
-        compiled.kernels.compare_clipped(*sides, chosen, rows)
+        compiled.kernels.compare_clipped(_as_the_kernel_has_it(p), _as_the_kernel_has_it(q), chosen, rows)
     found = Rows(**{name: rows[name] for name in Rows._fields if name != "decided"}, decided=rows["decided"] != 0)
     left = np.flatnonzero(~found.decided)
     step = max(1, (1 << 20) // columns)
     for low in range(0, len(left), step):
         part = left[low : low + step]
-        p_part, q_part = (Clipped(*(x[part] for x in side)) if isinstance(side, Clipped) else side[part] for side in (p, q))
-        pooled = pool(p_part, q_part, None if chosen is None else chosen[part])
         try:
+            sides = [_some(side, part, name) for side, name in ((p, "p"), (q, "q"))]
+            pooled = pool(sides[0], sides[1], None if chosen is None else chosen[part])
             exact = compare_batch(pooled.p, pooled.q, ("log_probs", "log_probs"), (False, False), None)
         except NotComparable as error:
-            raise NotComparable(str(error), int(part[error.row])) from None
+            row = int(part[error.row])
+            raise NotComparable(re.sub(r"row \d+", f"row {row}", str(error)), row) from None
         for name in ("kl_pq", "kl_qp", "js"):
             rows[name][part] = getattr(exact, name)
         for name in ("top_p", "top_q", "log_p", "log_q", "bucket_p", "bucket_q", "theirs"):
@@ -39,7 +54,32 @@ def compare_clipped(p: Any, q: Any, chosen: Array | None) -> tuple[Rows, Buckets
     return found, Buckets(rows["bucket_p"], rows["bucket_q"], rows["theirs"] if isinstance(p, Clipped) else None)
 
 
-def _native(side: Any) -> Any:
-    return (
-        Clipped(side.codes.astype(np.uint16, copy=False), side.scale, side.low) if isinstance(side, Clipped) else np.ascontiguousarray(side)
-    )
+def _as_the_kernel_has_it(side: Clipped | Plain) -> tuple[Any, ...]:
+    if isinstance(side, Clipped):
+        return side.codes.astype(np.uint16, copy=False), side.scale, side.low
+    x = side.numbers
+    if side.form not in LOG_FORMS:
+        with np.errstate(all="ignore"):
+            x = np.log(widened(x), dtype=np.float64)
+    return np.require(x, requirements=["C", "A"]), side.tolerance
+
+
+def _some(side: Clipped | Plain, part: Array, name: str) -> Any:
+    """Rows of it, for `pool`: of numbers, their normalised logarithms in float64. A row that is no distribution raises."""
+    if isinstance(side, Clipped):
+        return Clipped(*(x[part] for x in side))
+    x = widened(side.numbers[part])
+    with np.errstate(all="ignore"):
+        log = x.astype(np.float64) if side.form in LOG_FORMS else np.log(x, dtype=np.float64)
+        top = log.max(1, keepdims=True)
+        total = np.log(np.sum(np.exp(log - top), 1, keepdims=True)) + top
+        wrong = ~np.isfinite(total[:, 0]) & ~np.isnan(x).any(1)
+        wrong |= np.abs(np.expm1(total[:, 0])) > side.tolerance
+    if side.form not in LOG_FORMS:
+        wrong |= (x < 0).any(1)
+    for row in np.flatnonzero(wrong):
+        try:
+            kl(x[row].astype(np.float64), x[row].astype(np.float64), form=side.form)
+        except ValueError as error:
+            raise NotComparable(f"{name} row {row}{str(error).removeprefix('p')}", int(row)) from None
+    return log - total

@@ -11,11 +11,11 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from .._forms import parse_form
-from .._kernels.comparison import Rows, block_rows, stream_rows, widened
+from .._kernels.comparison import LOG_FORMS, Rows, block_rows, stream_rows, widened
 from .._kernels.compiled import BFLOAT16
 from .._kernels.stream import in_order
 from .._read import ReadError
-from .clipped import compare_clipped
+from .clipped import Plain, compare_clipped
 from .comparison import Buckets, Comparison, NotComparable, compare_batch, holding_nan
 from .llama import Clipped
 from .pairing import aligned
@@ -24,8 +24,6 @@ from .shards import SUFFIXES, arrays_in, flat, listed, natural_blocks
 from .sources import Source, host, open_source
 
 Array = Any
-
-_LOG_FORMS = ("logits", "log_probs")
 
 
 def compare_models(
@@ -62,8 +60,9 @@ def compare_models(
 
     edges = {int(edge) for side in sides for edge in side.starts}
     categories = sides[0].categories
-    # Beside a llama.cpp file others are taken as float64 log-probabilities.
-    width = max(piece.width for side in sides for piece in side.pieces) if sides[0].kind == sides[1].kind else 16
+    # Beside a llama.cpp file probabilities are taken as logarithms in float64.
+    mixed = sides[0].kind != sides[1].kind and not all(form in LOG_FORMS for form in forms)
+    width = 16 if mixed else max(piece.width for side in sides for piece in side.pieces)
     own = partial(stream_rows, categories, width)
     spans = list(natural_blocks(edges, rows, own if anywhere else partial(block_rows, categories)))
     in_order(spans, blocks.read, blocks.compare, take, size=rows * categories if anywhere else 0)
@@ -222,11 +221,11 @@ class _Blocks(NamedTuple):
         buckets, chosen = None, block.chosen
         try:
             if any(isinstance(b, Clipped) for b in block.sides):
-                plain = [
-                    b if isinstance(b, Clipped) else log_probs(widened(_floats(b)), form, half)
+                p, q = (
+                    b if isinstance(b, Clipped) else Plain(_floats(b), form, half)
                     for b, form, half in zip(block.sides, self.forms, block.halves)
-                ]
-                found, buckets = compare_clipped(plain[0], plain[1], chosen)
+                )
+                found, buckets = compare_clipped(p, q, chosen)
             else:
                 p, q = (_floats(b) for b in block.sides)
                 found = compare_batch(p, q, self.forms, (block.halves[0], block.halves[1]), chosen)
@@ -261,29 +260,6 @@ def _floats(block: Any) -> Array:
     wanted = np.float16, np.float32, np.float64, BFLOAT16
     x = block if type(block) is np.ndarray and block.dtype in wanted else host(block)[0]
     return x if x.dtype in wanted else x.astype(np.float64)
-
-
-def log_probs(x: Array, form: str, half: bool) -> Array:
-    """Normalised, in float64. A row that is no distribution raises."""
-    with np.errstate(all="ignore"):
-        log = x.astype(np.float64) if form in _LOG_FORMS else np.log(x, dtype=np.float64)
-        top = log.max(1, keepdims=True)
-        total = np.log(np.sum(np.exp(log - top), 1, keepdims=True)) + top
-    tolerance = 5e-2 if half else 1e-3
-    wrong = ~np.isfinite(total[:, 0]) & ~np.isnan(x).any(1)
-    if form in ("probs", "log_probs"):
-        wrong |= np.abs(np.expm1(total[:, 0])) > tolerance
-    if form not in _LOG_FORMS:
-        wrong |= (x < 0).any(1)
-    if wrong.any():
-        from .._divergences import kl
-
-        row = int(np.argmax(wrong))
-        try:
-            kl(x[row], x[row], form=form)
-        except ValueError as error:
-            raise NotComparable(str(error).replace("p ", f"p row {row} ", 1), row) from None
-    return log - total
 
 
 def _notes(sides: tuple[Source, Source], rows: int | None, other_text: int, tokens: bool) -> tuple[str, ...]:

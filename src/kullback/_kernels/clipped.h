@@ -7,10 +7,12 @@
 #define DROPPED (-16.0)
 
 typedef struct {
-    const uint16_t *codes; /* rows of them are `stride` apart; or NULL, and `logs`, normalised log-probabilities, one row after another */
+    const uint16_t *codes; /* rows of them are `stride` apart; or NULL, and `numbers`, logarithms of weights, one row after another */
     int64_t stride;
     const float *scale, *low; /* one a row */
-    const double *logs;
+    const void *numbers;
+    int32_t type;
+    double tolerance; /* of the sum of the weights, from 1 */
 } Stored;
 
 typedef struct {
@@ -27,25 +29,14 @@ typedef struct {
 /* One row of one side. */
 typedef struct {
     const uint16_t *codes;
-    const double *logs;
-    double scale, low;
-    int clipped;
+    const void *numbers;
+    size_t start;
+    int32_t type;
+    double scale, low; /* of numbers, `low` is the logarithm of their weights' sum, less its sign */
+    int clipped, sound;
 } Line;
 
-INLINE Line line_of(const Stored *of, int64_t row, int64_t columns) {
-    Line line = {NULL, NULL, 0.0, 0.0, 0};
-    if (of->codes == NULL) {
-        line.logs = of->logs + row * columns;
-    } else {
-        line.codes = of->codes + row * of->stride;
-        line.scale = of->scale[row];
-        line.low = of->low[row];
-        line.clipped = of->scale[row] * 65535.0f >= WINDOW;
-    }
-    return line;
-}
-
-/* e^x for x from -700 to 700, to 1e-13 of itself: the mass of what is hidden is 1 less the rest. As `exponential`, with more of the polynomial. */
+/* e^x for x up to 700, 0 below -700, to 1e-13 of itself: the mass of what is hidden is 1 less the rest. As `exponential`, with more of the polynomial. */
 INLINE double wide_exponential(double x) {
     const double shifter = 6755399441055744.0; /* 1.5 2^52 */
     double t = x * 1.4426950408889634 + shifter, n = t - shifter, r = (x - n * 0.693147180369123816490) - n * 1.90821492927058770002e-10;
@@ -61,7 +52,40 @@ INLINE double wide_exponential(double x) {
     memcpy(&bits, &t, sizeof bits);
     bits = (int64_t)(((uint64_t)bits << 52) + 0x3ff0000000000000u);
     memcpy(&power, &bits, sizeof power);
-    return power * (r * r * y + r) + power;
+    return x < -700.0 ? 0.0 : power * (r * r * y + r) + power;
+}
+
+INLINE Line line_of(const Stored *of, int64_t row, int64_t columns) {
+    Line line = {NULL, NULL, 0, 0, 0.0, 0.0, 0, 1};
+    double top = -INFINITY, sum = 0.0;
+    ALIGNED double room[CHUNK];
+    size_t at, i;
+    int sign;
+    if (of->codes != NULL) {
+        line.codes = of->codes + row * of->stride;
+        line.scale = of->scale[row];
+        line.low = of->low[row];
+        line.clipped = of->scale[row] * 65535.0f >= WINDOW;
+        return line;
+    }
+    line.numbers = of->numbers;
+    line.type = of->type;
+    line.start = (size_t)(row * columns);
+    for (at = 0; at < (size_t)columns; at += CHUNK) {
+        const size_t n = (size_t)columns - at < CHUNK ? (size_t)columns - at : CHUNK;
+        const double highest = largest_double(doubles(of->numbers, of->type, line.start + at, n, -INFINITY, room), padded(n), &sign);
+        top = highest > top ? highest : top;
+    }
+    for (at = 0; at < (size_t)columns; at += CHUNK) {
+        const size_t n = (size_t)columns - at < CHUNK ? (size_t)columns - at : CHUNK, all = padded(n);
+        const double *a = doubles(of->numbers, of->type, line.start + at, n, -INFINITY, room);
+#pragma omp simd reduction(+ : sum)
+        for (i = 0; i < all; i++)
+            sum += wide_exponential(a[i] - top);
+    }
+    line.low = -(top + log(sum));
+    line.sound = fabs(top) <= 1e6 && fabs(expm1(line.low)) <= of->tolerance; /* larger ones would round the logarithm of the sum */
+    return line;
 }
 
 /* Of n categories from `at` on: logarithms, which of them are shown, as 1 or 0, and the highest code. */
@@ -69,8 +93,10 @@ INLINE int32_t decode(const Line *of, size_t at, size_t n, double *logs, double 
     int32_t top = 0;
     size_t i;
     if (of->codes == NULL) {
+        ALIGNED double room[CHUNK];
+        const double *a = doubles(of->numbers, of->type, of->start + at, n, -INFINITY, room);
         for (i = 0; i < n; i++) {
-            logs[i] = of->logs[at + i];
+            logs[i] = a[i] + of->low;
             shown[i] = 1.0;
         }
     } else {
@@ -100,14 +126,18 @@ INLINE int64_t likeliest(const Line *of, size_t columns, int32_t top, size_t beg
         while (of->codes[place] != top)
             place++;
     } else {
-        for (i = 1; i < columns; i++)
-            place = of->logs[i] > of->logs[place] ? i : place;
+        double top = number(of->numbers, of->type, of->start);
+        for (i = 1; i < columns; i++) {
+            const double x = number(of->numbers, of->type, of->start + i);
+            place = x > top ? i : place;
+            top = x > top ? x : top;
+        }
     }
     return (int64_t)place;
 }
 
 INLINE double logarithm_at(const Line *of, int64_t place) {
-    return of->codes == NULL ? of->logs[place] : of->scale * of->codes[place] + of->low;
+    return of->low + (of->codes == NULL ? number(of->numbers, of->type, of->start + (size_t)place) : of->scale * of->codes[place]);
 }
 
 INLINE Pooled pooled(const Clipped *of, int64_t row) {
@@ -168,6 +198,7 @@ INLINE Pooled pooled(const Clipped *of, int64_t row) {
     add(&chunk, LANES, &sums);
 
     found.row = concluded(&sums, &frame, sums.s == 0.0 && sums.x == 0.0);
+    found.row.decided = found.row.decided && p.sound && q.sound;
     found.row.top_p = likeliest(&p, columns, top_p, begin_p);
     found.row.top_q = likeliest(&q, columns, top_q, begin_q);
     const int64_t token = of->chosen ? of->chosen[row] : found.row.top_p;

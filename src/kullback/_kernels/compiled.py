@@ -45,7 +45,9 @@ class _Stored(ctypes.Structure):
         ("stride", ctypes.c_int64),
         ("scale", ctypes.c_void_p),
         ("low", ctypes.c_void_p),
-        ("logs", ctypes.c_void_p),
+        ("numbers", ctypes.c_void_p),
+        ("type", ctypes.c_int32),
+        ("tolerance", ctypes.c_double),
     ]
 
 
@@ -57,7 +59,8 @@ class Kernels(NamedTuple):
     """compare(x, y, logs, tolerances, chosen, rows): of two contiguous (n, categories) arrays of TYPES, into n entries of ROW.
 
     compare_clipped(p, q, chosen, rows): of two sides that are each (codes, scale, low), as a llama.cpp file has them, codes one after
-    another within a row, or contiguous float64 log-probabilities, into n entries of POOLED_ROW.
+    another within a row, or (a contiguous array of TYPES, tolerance), logarithms of weights whose sum may be off from 1 by that, into n
+    entries of POOLED_ROW.
     """
 
     compare: Callable[..., None]
@@ -69,8 +72,9 @@ def _at(x: Array | None) -> int | None:
 
 
 def _stored(side: Any) -> _Stored:
-    if isinstance(side, np.ndarray):
-        return _Stored(logs=_at(side))
+    if len(side) == 2:
+        numbers, tolerance = side
+        return _Stored(numbers=_at(numbers), type=TYPES.index(numbers.dtype), tolerance=tolerance)
     codes, scale, low = side
     return _Stored(_at(codes), codes.strides[0] // codes.itemsize, _at(scale), _at(low))
 
@@ -93,8 +97,7 @@ def load(path: Path) -> Kernels:
             raise MemoryError("no memory to compare rows in")
 
     def compare_clipped(p: Any, q: Any, chosen: Array | None, rows: Array) -> None:
-        columns = (p if isinstance(p, np.ndarray) else p[0]).shape[1]
-        of_clipped(ctypes.byref(_Clipped(_stored(p), _stored(q), columns, _at(chosen))), len(rows), _at(rows))
+        of_clipped(ctypes.byref(_Clipped(_stored(p), _stored(q), p[0].shape[1], _at(chosen))), len(rows), _at(rows))
 
     return Kernels(compare, compare_clipped)
 
