@@ -186,3 +186,14 @@ def test_masks_and_what_is_no_distribution(rng, kernel, form):
         with pytest.raises(ValueError, match=rf"^{name} row 9 ") as error:
             compare_clipped(left, right, None)
         assert error.value.row == 9
+
+
+def test_the_sum_that_is_allowed_beside_a_file(rng, kernel):
+    """1e-3 off, above 1 and below."""
+    a, b = pair(rng, 2, 300, 2.0, 0.4)
+    logs = np.log(softmax(b)).astype(float)
+    for off in (1.00099, 0.99901):
+        compare_clipped(coded(a, 16.0), Plain(logs + np.log(off), "log_probs", False), None)
+    for off in (1.0010004, 0.9989996):
+        with pytest.raises(ValueError, match="q row 0 "):
+            compare_clipped(coded(a, 16.0), Plain(logs + np.log(off), "log_probs", False), None)

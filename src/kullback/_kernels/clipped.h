@@ -32,7 +32,7 @@ typedef struct {
     const void *numbers;
     size_t start;
     int32_t type;
-    double scale, low; /* of numbers, `low` is the logarithm of their weights' sum, less its sign */
+    double scale, low; /* of numbers, `low` is minus the logarithm of their weights' sum */
     int clipped, sound;
 } Line;
 
@@ -84,7 +84,7 @@ INLINE Line line_of(const Stored *of, int64_t row, int64_t columns) {
             sum += wide_exponential(a[i] - top);
     }
     line.low = -(top + log(sum));
-    line.sound = fabs(top) <= 1e6 && fabs(expm1(line.low)) <= of->tolerance; /* larger ones would round the logarithm of the sum */
+    line.sound = fabs(top) <= 1e6 && fabs(expm1(-line.low)) <= of->tolerance; /* larger ones would round the logarithm of the sum */
     return line;
 }
 
