@@ -62,7 +62,7 @@ def measured(functions, rounds):
 
 
 class Case(NamedTuple):
-    """Logits of P are 2 N(0, 1) + level, those of Q these + noise N(0, 1) + shift; noise is 10^N(centre, 0.45) a row where it is None."""
+    """Logits of P are spread N(0, 1) + level, of Q these + noise N(0, 1) + shift; noise is 10^N(centre, 0.45) a row where it is None."""
 
     form: str
     noise: float | None
@@ -71,12 +71,14 @@ class Case(NamedTuple):
     level: float = 0.0
     shift: float = 0.0
     centre: float = 0.0
-    kind: str = ".npy"
+    kinds: tuple[str, str] = (".npy", ".npy")
+    spread: float = 2.0
 
     def arrays(self, size: int, rng: np.random.Generator) -> tuple[np.ndarray, np.ndarray]:
-        p = 2 * rng.standard_normal((size // self.categories, self.categories), dtype=np.float32)
-        if self.kind == ".kld":
-            p = 3 * p[: len(p) // CHUNK * CHUNK]  # so that a part is clipped, as of a model's
+        rows = size // self.categories
+        if ".kld" in self.kinds:
+            rows = rows // CHUNK * CHUNK
+        p = np.float32(self.spread) * rng.standard_normal((rows, self.categories), dtype=np.float32)
         noise = np.minimum(3.0, 10 ** rng.normal(self.centre, 0.45, (len(p), 1))).astype(np.float32) if self.noise is None else self.noise
         q = p + np.float32(noise) * rng.standard_normal(p.shape, dtype=np.float32)
         if self.form == "logits":
@@ -92,21 +94,22 @@ class Case(NamedTuple):
         return p.astype(self.dtype), q.astype(self.dtype)
 
     def write(self, x: np.ndarray, path: str) -> np.ndarray:
-        """To a file; returns the numbers as they are in it."""
-        if self.kind == ".npy":
+        """To a file of the kind that its name says; returns the numbers as they are in it."""
+        if path.endswith(".npy"):
             np.save(path, x)
-        elif self.kind == ".safetensors":
+        elif path.endswith(".safetensors"):
             bits = (x.view(np.uint32) >> 16).astype("<u2")
             header = json.dumps({"logits": {"dtype": "BF16", "shape": x.shape, "data_offsets": [0, bits.nbytes]}}).encode()
             Path(path).write_bytes(len(header).to_bytes(8, "little") + header + bits.tobytes())
         else:
             # As llama.cpp does: codes of 16 bits, down to 16 below the largest.
             count, categories = x.shape
-            top = x.max(1, keepdims=True)
-            scale = np.float32(16 / 65535)
-            codes = np.rint(np.maximum(x - top + 16, 0) / scale).astype("<u2")
-            low = -16 - np.log(np.exp((x - top).astype(np.float64)).sum(1, keepdims=True)).astype("<f4")
-            ends = np.concatenate([np.full_like(low, scale), low], 1).astype("<f4").view("<u2")
+            top, least = x.max(1, keepdims=True), x.min(1, keepdims=True)
+            least = np.maximum(least, top - 16)
+            scale = (top - least) / np.float32(65535)
+            codes = np.rint(np.maximum(x - least, 0) / scale).astype("<u2")
+            low = (least - top - np.log(np.exp((x - top).astype(np.float64)).sum(1, keepdims=True))).astype("<f4")
+            ends = np.concatenate([scale, low], 1).astype("<f4").view("<u2")
             with open(path, "wb") as file:
                 file.write(b"_logits_" + np.array([CONTEXT, categories, count // CHUNK], "<i4").tobytes())
                 file.write(bytes(4 * CONTEXT * (count // CHUNK)))
@@ -114,9 +117,15 @@ class Case(NamedTuple):
             return (scale * codes + low).astype(np.float32)
         return x
 
+    def clipped(self, x: np.ndarray, y: np.ndarray) -> str:
+        """What part of the numbers llama.cpp's files do not have."""
+        parts = [np.mean(side == side.min(1, keepdims=True)) for side, kind in zip((x, y), self.kinds) if kind == ".kld"]
+        return f", {np.mean(parts):.0%} clipped" if parts else ""
+
     def words(self) -> str:
+        files = " and ".join(name for name, kind in zip("PQ", self.kinds) if kind == ".kld")
         about = (
-            ["llama.cpp's files"] * (self.kind == ".kld")
+            [f"llama.cpp's {files}"] * bool(files)
             + ["rows differ"] * (self.noise is None)
             + [f"both {self.level:+g}"] * bool(self.level)
             + [f"Q {self.shift:+g}"] * bool(self.shift)
@@ -131,8 +140,14 @@ CASES = [
     # Other arrays.
     *(Case(form, 0.7, categories) for form in ("logits", "probs") for categories in (10, 1000, 50_257, 128_256)),
     *(Case(form, noise, 32_000, "float64") for form in ("logits", "probs") for noise in (0.1, 0.7)),
-    Case("logits", 0.7, 128_256, "float16"), Case("logits", 0.7, 128_256, "bfloat16", kind=".safetensors"), Case("log_probs", 0.7, 32_000),
-    *(Case("logits", noise, 32_000, kind=".kld") for noise in (0.1, 0.7, 2.0)), Case("logits", 0.3, 128_256, kind=".kld"),
+    Case("logits", 0.7, 128_256, "float16"), Case("logits", 0.7, 128_256, "bfloat16", kinds=(".safetensors",) * 2),
+    Case("log_probs", 0.7, 32_000),
+    # llama.cpp's files, of which much is clipped, a part, or nothing. Beside an array kl is given what that is.
+    *(Case("logits", noise, 32_000, kinds=(".kld",) * 2, spread=6.0) for noise in (0.1, 0.7, 2.0)),
+    Case("logits", 0.3, 128_256, kinds=(".kld",) * 2, spread=6.0),
+    *(Case("logits", noise, 32_000, kinds=(".kld",) * 2) for noise in (0.1, 0.7, 2.0)),
+    *(Case("logits", noise, 32_000, kinds=(".kld",) * 2, spread=0.7) for noise in (0.1, 0.7, 1.7)),
+    *(Case("logits", noise, 32_000, kinds=(".kld", ".npy"), spread=spread) for noise, spread in ((0.7, 2.0), (2.0, 2.0), (1.7, 0.7))),
     Case("counts", 0.7, 32_000), Case("counts", 0.7, 32_000, "int32"),
     # The two models' logits off by a constant, as they are.
     *(Case("logits", noise, 128_256, level=25.0, shift=3.0) for noise in (0.015, 0.7, 2.0)),
@@ -160,16 +175,16 @@ def main() -> None:
     found = []
     with tempfile.TemporaryDirectory() as folder:
         for case in CASES:
-            first, second = (os.path.join(folder, f"{name}{case.kind}") for name in "pq")
+            first, second = (os.path.join(folder, f"{name}{kind}") for name, kind in zip("pq", case.kinds))
             x, y = (case.write(side, path) for side, path in zip(case.arrays(arguments.size, rng), (first, second)))
             form = case.form
             functions = [lambda p=first, q=second, f=form: kb.compare(p, q, form=f), lambda x=x, y=y, f=form: kb.kl(x, y, form=f)]
-            row = {"form": form, "dtype": case.dtype, "categories": f"{case.categories:,}", "about": case.words()}
+            row = {"form": form, "dtype": case.dtype, "categories": f"{case.categories:,}", "about": case.words() + case.clipped(x, y)}
             row["mean_kl"] = f"{kb.kl(x, y, form=form).mean(dtype=np.float64):.2g}"
             for name, ((ours, theirs), speeds) in zip(("cpu", "wall"), measured(functions, arguments.rounds)):
                 row |= {f"compare_{name}_ns": f"{ours / x.size * 1e9:.2f}", f"kl_{name}_ns": f"{theirs / x.size * 1e9:.2f}"}
                 row[f"speed_{name}"] = f"{speeds[0]:.0%}"
-            row["error"] = "" if case.kind == ".kld" else f"{errors(x, y, form):.0e}"  # theirs has a bucket: tests
+            row["error"] = "" if ".kld" in case.kinds else f"{errors(x, y, form):.0e}"  # theirs has a bucket: tests
             found.append(row)
             print(row, flush=True)
         memory = []

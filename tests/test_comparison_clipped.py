@@ -6,6 +6,7 @@ import numpy as np
 import pytest
 
 from dumps import softmax, truth
+from kernel_builds import LEVELS, built
 from kullback._compare import clipped
 from kullback._compare.clipped import Plain, compare_clipped
 from kullback._compare.llama import Clipped
@@ -92,7 +93,7 @@ def pair(rng, rows, categories, spread, noise):
 
 
 @pytest.mark.parametrize("categories", [1, 2, 15, 16, 17, 255, 256, 257, 3001])
-@pytest.mark.parametrize(("spread", "window"), [(1.0, 16.0), (4.0, 16.0), (8.0, 16.0), (8.0, 24.0), (2.0, None)])
+@pytest.mark.parametrize(("spread", "window"), [(1.0, 16.0), (4.0, 16.0), (8.0, 16.0), (8.0, 15.95), (8.0, 24.0), (2.0, None)])
 def test_two_files(rng, kernel, categories, spread, window):
     """Rows at every distance; few categories hidden, and most."""
     a, b = pair(rng, 40, categories, spread, 10 ** rng.uniform(-4, 0.5, (40, 1)))
@@ -114,6 +115,34 @@ def test_one_is_clipped_and_the_other_not(rng, kernel):
     a, b = pair(rng, 30, 500, 8.0, 0.5)
     check(coded(a, 16.0), coded(b, None))
     check(coded(b, None), coded(a, 16.0))
+
+
+@pytest.mark.parametrize("many", [True, False])
+def test_categories_are_hidden_in_no_order(rng, kernel, many):
+    """Whether many are is guessed from a few, of these every 47th: a guess that is wrong must cost nothing but time."""
+    a, b = pair(rng, 20, 3001, 0.3, 10 ** rng.uniform(-4, 0, (20, 1)))
+    looked_at = np.arange(3001) % 47 == 0
+    for x in (a, b):
+        x[:, ~looked_at if many else looked_at] -= 30.0
+        x[:, 1000] = 12.0
+    p, q = coded(a, 16.0), coded(b, 16.0)
+    hidden = q.codes == 0
+    assert hidden[:, looked_at].mean() < 0.1 if many else hidden[:, looked_at].all()
+    assert (hidden.mean() > 0.9) == many
+    # Is the mass of what is hidden, which is so many times e^low at most, to be known from what is shown?
+    assert (hidden.sum(1) * np.exp(q.low) > q.scale).all() if many else (hidden.sum(1) * np.exp(q.low) < q.scale / 4).all()
+    check(p, q)
+    check(Plain(a, "logits", False), q)
+
+
+def test_a_row_that_is_off_in_its_file(rng, kernel):
+    """Its probabilities are nothing at all, or add up to 2."""
+    for off, what in ((-800.0, "p row 3 "), (np.log(2.0), "p row 3 ")):
+        a, b = pair(rng, 8, 300, 8.0, 0.4)
+        p, q = coded(a, 16.0), coded(b, 16.0)
+        p.low[3] += np.float32(off)
+        with pytest.raises(ValueError, match=what):
+            compare_clipped(p, q, None)
 
 
 def test_nearly_all_is_decided_by_the_kernel(rng, monkeypatch):
@@ -197,3 +226,13 @@ def test_the_sum_that_is_allowed_beside_a_file(rng, kernel):
     for off in (1.0010004, 0.9989996):
         with pytest.raises(ValueError, match="q row 0 "):
             compare_clipped(coded(a, 16.0), Plain(logs + np.log(off), "log_probs", False), None)
+
+
+@pytest.mark.parametrize("level", LEVELS)
+def test_every_generation_of_processors(tmp_path, rng, monkeypatch, level):
+    monkeypatch.setattr(compiled, "kernels", built(tmp_path, level))
+    for spread in (1.0, 4.0, 8.0):
+        a, b = pair(rng, 20, 1000, spread, 10 ** rng.uniform(-4, 0.5, (20, 1)))
+        check(coded(a, 16.0), coded(b, 16.0))
+        check(coded(a, 16.0), Plain(b.astype(np.float32), "logits", False))
+        check(Plain(a, "logits", False), coded(b, 16.0))

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import platform
-import re
 import shutil
 import subprocess
 from pathlib import Path
@@ -15,14 +13,12 @@ import torch
 
 import kullback
 from dumps import softmax, truth
+from kernel_builds import LEVELS, SOURCE, built
 from kullback._kernels import comparison, compiled
 from kullback._kernels.comparison import compare_rows
 
 # What it promises of a row it decides.
 GOAL = 1e-5
-ROOT = Path(__file__).resolve().parents[1]
-SOURCE = ROOT / "src/kullback/_kernels/comparison.c"
-FLAGS = re.findall(r'"([^"]+)"', re.search(r"^extra-compile-args = (.*)$", (ROOT / "pyproject.toml").read_text(), re.M)[1])
 
 
 @pytest.fixture(autouse=True)
@@ -131,24 +127,10 @@ def test_two_categories_at_every_distance(form, dtype):
                     assert float(value[i]) == pytest.approx(float(expected), rel=2e-6)  # of one term, not of a sum
 
 
-def loader():
-    """The system's own, which says what its processor is."""
-    return next(iter(Path("/lib64").glob("ld-linux-x86-64.so*")), "true")
-
-
-@pytest.mark.skipif(platform.machine() != "x86_64", reason="others have one")
-@pytest.mark.parametrize("level", ["x86-64", "x86-64-v3", "x86-64-v4"])
+@pytest.mark.parametrize("level", LEVELS)
 def test_every_generation_of_processors(tmp_path, rng, level):
     """The library chooses among them when it is loaded; here each is compiled by itself."""
-    if level != "x86-64" and not re.search(
-        rf"{level} \(supported", subprocess.run([loader(), "--help"], capture_output=True, text=True).stdout
-    ):
-        pytest.skip(f"this machine is not {level}")
-    path = tmp_path / "kernel.so"
-    subprocess.run(
-        [shutil.which("cc"), *FLAGS, "-DKULLBACK_ONE_TARGET", f"-march={level}", "-shared", "-fPIC", SOURCE, "-o", path, "-lm"], check=True
-    )
-    kernel = compiled.load(path).compare
+    kernel = built(tmp_path, level).compare
     for form in ("logits", "probs"):
         for dtype in (np.float32, np.float64):
             for categories in (7, 1000):

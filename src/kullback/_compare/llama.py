@@ -74,9 +74,8 @@ def open_llama(path: Path) -> Piece:
     def tokens(start: int, stop: int) -> Array:
         row = np.arange(start, stop)
         place = row // rows_a_chunk * context + first + row % rows_a_chunk + 1
-        low = int(place[0]) if len(place) else 0
-        stored = np.memmap(path, "<i4", "r", 20 + 4 * low, (int(place[-1]) + 1 - low,)) if len(place) else np.zeros(0, np.int32)
-        return stored[place - low].astype(np.int64)
+        low, high = (int(place[0]), int(place[-1]) + 1) if len(place) else (0, 0)
+        return map_block(path, "<i4", 20 + 4 * low, (high - low,))[place - low].astype(np.int64)
 
     if size < begin:
         raise ReadError(f"{path} is a llama.cpp logits file cut short within its tokens")

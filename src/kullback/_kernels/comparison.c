@@ -333,7 +333,8 @@ INLINE void wide_differences(const double *a, const double *b, size_t n, double 
     }
 }
 
-INLINE void terms_of_logs(Chunk *of, size_t n, Sums *sums) {
+/* `weights`: e, where that is known; or NULL. */
+INLINE void terms_of_logs(Chunk *of, const double *weights, size_t n, Sums *sums) {
     int32_t steepest = 0;
     uint32_t deepest = 0;
     float missed = 0.0f, small = 0.0f;
@@ -353,7 +354,7 @@ INLINE void terms_of_logs(Chunk *of, size_t n, Sums *sums) {
     }
     if (deepest <= (uint32_t)as_int(LOWEST) && steepest <= as_int(STEEPEST)) {
         for (i = 0; i < n; i++)
-            of->weight[i] = exponential(of->weight[i]);
+            of->weight[i] = weights ? (float)weights[i] : exponential(of->weight[i]);
         return;
     }
 #pragma omp simd reduction(+ : missed, small)
@@ -364,7 +365,7 @@ INLINE void terms_of_logs(Chunk *of, size_t n, Sums *sums) {
         int counts = below ? (w + v > NOTHING) | masked : (v > STEEPEST) & (w + v > NEGLIGIBLE);
         missed += counts ? 1.0f : 0.0f;
         small += below ? 1.0f : 0.0f;
-        of->weight[i] = below ? 0.0f : exponential(w);
+        of->weight[i] = below ? 0.0f : weights ? (float)weights[i] : exponential(w);
     }
     sums->strange += missed;
     sums->below += small;
@@ -533,7 +534,7 @@ INLINE Row compared(const Arrays *of, int64_t number_of_row, double *tops, doubl
                 wide_quotients(a, b, all, 1.0 / p.sum, 1.0 / q.sum, &chunk);
         }
         if (logs)
-            terms_of_logs(&chunk, all, &sums);
+            terms_of_logs(&chunk, NULL, all, &sums);
         else
             terms_of_probs(&chunk, all, &sums);
         add(&chunk, all, &sums);
