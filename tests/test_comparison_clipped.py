@@ -131,8 +131,32 @@ def test_categories_are_hidden_in_no_order(rng, kernel, many):
     assert (hidden.mean() > 0.9) == many
     # Is the mass of what is hidden, which is so many times e^low at most, to be known from what is shown?
     assert (hidden.sum(1) * np.exp(q.low) > q.scale).all() if many else (hidden.sum(1) * np.exp(q.low) < q.scale / 4).all()
-    check(p, q)
-    check(Plain(a, "logits", False), q)
+    for left in (p, Plain(a, "logits", False)):
+        found = check(left, q)
+        assert kernel == "numpy" or found.decided.all()
+
+
+def test_masks_of_what_the_other_side_hides(rng, kernel):
+    """-inf, or next to it, as of a vocabulary's unused places. They are the kernel's to decide."""
+    a, b = pair(rng, 20, 700, 8.0, 0.4)
+    p = coded(a, 16.0)
+    for mask in (-np.inf, -1e5):
+        masked = b.copy()
+        masked[(p.codes == 0) & (rng.random(b.shape) < 0.5)] = mask
+        for sides in ((p, Plain(masked, "logits", False)), (Plain(masked, "logits", False), p)):
+            found = check(*sides)
+            assert kernel == "numpy" or found.decided.all()
+
+
+@pytest.mark.parametrize("last", [40, 699])
+def test_the_first_of_equals_is_the_likeliest(rng, kernel, last):
+    a, b = pair(rng, 12, 700, 2.0, 0.4)
+    for x in (a, b):
+        x[:, [17, last]] = 30.0
+    for sides in ((coded(a, 16.0), coded(b, 16.0)), (coded(a, 16.0), Plain(b, "logits", False))):
+        found, _ = compare_clipped(*sides, None)
+        assert (found.top_p == 17).all()
+        assert (found.top_q == 17).all()
 
 
 def test_a_row_that_is_off_in_its_file(rng, kernel):
