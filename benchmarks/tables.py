@@ -1,7 +1,7 @@
 """Comparing tables: our time and memory beside evidently's, on the same Parquet files, in the same run.
 
-Usage: python benchmarks/tables.py --evidently PYTHON [--large]. PYTHON is that of an environment with evidently and pyarrow (it wants other
-versions of things than ours). --large adds 100 million rows, ours alone. Each figure is one process, imports and reading included.
+Usage: python benchmarks/tables.py --evidently PYTHON [--large]. PYTHON is that of an environment with evidently, pyarrow and pandas 2 (it
+breaks with pandas 3). --large adds 100 million rows, ours alone. Each figure is one process, imports and reading included.
 """
 
 from __future__ import annotations

@@ -413,7 +413,7 @@ INLINE void terms_of_probs(Chunk *of, size_t n, Sums *sums) {
     if (highest > as_int(E_STEEPEST)) {
 #pragma omp simd reduction(+ : steep)
         for (i = 0; i < n; i++)
-            steep += (of->ratio[i] > E_STEEPEST) & (of->weight[i] * of->ratio[i] > E_NEGLIGIBLE) ? 1.0f : 0.0f;
+            steep += ((of->ratio[i] > E_STEEPEST) & (of->weight[i] * of->ratio[i] > E_NEGLIGIBLE)) ? 1.0f : 0.0f;
         sums->strange += steep;
     }
 }
