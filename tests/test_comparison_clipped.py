@@ -159,14 +159,32 @@ def test_the_first_of_equals_is_the_likeliest(rng, kernel, last):
         assert (found.top_q == 17).all()
 
 
-def test_a_row_that_is_off_in_its_file(rng, kernel):
-    """Its probabilities are nothing at all, or add up to 2."""
-    for off, what in ((-800.0, "p row 3 "), (np.log(2.0), "p row 3 ")):
-        a, b = pair(rng, 8, 300, 8.0, 0.4)
-        p, q = coded(a, 16.0), coded(b, 16.0)
-        p.low[3] += np.float32(off)
-        with pytest.raises(ValueError, match=what):
-            compare_clipped(p, q, None)
+@pytest.mark.parametrize("off", [-800.0, np.log(2.0), 800.0, 4096 * np.log(2.0), 1e20, np.inf])
+@pytest.mark.parametrize("both", [True, False])
+def test_a_row_that_is_off_in_its_file(rng, kernel, off, both):
+    """Its probabilities are nothing at all, or too much; by 2^4096, which 12 bits of an exponent do not show; or alike beside infinity."""
+    a, b = pair(rng, 8, 300, 8.0, 0.4)
+    p, q = coded(a, 16.0), coded(b, 16.0)
+    for side in (p, q) if both else (p,):
+        side.low[3] += np.float32(off)
+    with pytest.raises(ValueError, match="p row 3 "):
+        compare_clipped(p, q, None)
+
+
+def test_a_damaged_scale(kernel):
+    """Negative, so that logarithms end at the lowest code: not below -700, where the kernel's exponential is none."""
+    p = Clipped(np.array([[0, 57063]], np.uint16), np.array([-0.05], np.float32), np.zeros(1, np.float32))
+    q = Clipped(np.array([[65535, 0]], np.uint16), np.array([16 / 65535], np.float32), np.array([-16.0], np.float32))
+    found, buckets = compare_clipped(p, q, None)
+    assert np.isinf(found.kl_qp[0])
+    assert buckets.p[0] == 0.0
+
+
+def test_the_likeliest_by_less_than_rounding_leaves(rng, kernel):
+    x = np.zeros((1, 9))
+    x[0, 3], x[0, 7] = 0.5e-17, 1e-17
+    found, _ = compare_clipped(Plain(x, "logits", False), coded(rng.standard_normal((1, 9)), 16.0), None)
+    assert found.top_p[0] == 7
 
 
 def test_nearly_all_is_decided_by_the_kernel(rng, monkeypatch):

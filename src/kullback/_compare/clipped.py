@@ -42,7 +42,8 @@ def compare_clipped(p: Clipped | Plain, q: Clipped | Plain, chosen: Array | None
         part = left[low : low + step]
         try:
             sides = [_some(side, part, name) for side, name in ((p, "p"), (q, "q"))]
-            pooled = pool(sides[0], sides[1], None if chosen is None else chosen[part])
+            tops = widened(p[0][part]).argmax(1), widened(q[0][part]).argmax(1)
+            pooled = pool(sides[0], sides[1], None if chosen is None else chosen[part], tops)
             exact = compare_batch(pooled.p, pooled.q, ("log_probs", "log_probs"), (False, False), None)
         except NotComparable as error:
             row = int(part[error.row])

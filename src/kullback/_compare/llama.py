@@ -96,24 +96,24 @@ class Pooled(NamedTuple):
     theirs: Array  # llama.cpp's own figure, if P is such a file
 
 
-def pool(p: Any, q: Any, chosen: Array | None) -> Pooled:
-    """`p`, `q`: `Clipped` rows, or float64 arrays of log-probabilities. What `_kernels/clipped.h` does, in float64."""
+@np.errstate(all="ignore")  # of a damaged file; what comes of it is refused by whoever compares
+def pool(p: Any, q: Any, chosen: Array | None, tops: tuple[Array, Array] | None = None) -> Pooled:
+    """`p`, `q`: `Clipped` rows, or float64 arrays of log-probabilities. What `_kernels/clipped.h` does, in float64. `tops`: the likeliest
+    categories, where they are known better than from log-probabilities, which rounding may have made equal."""
     hidden = [side.hidden if isinstance(side, Clipped) else np.zeros(side.shape, bool) for side in (p, q)]
     logs = [side.log_probs if isinstance(side, Clipped) else side for side in (p, q)]
-    tops = [(side.codes if isinstance(side, Clipped) else side).argmax(1) for side in (p, q)]
+    tops = tops or tuple((side.codes if isinstance(side, Clipped) else side).argmax(1) for side in (p, q))
     token = tops[0] if chosen is None else chosen
     at = [log[np.arange(len(log)), token] for log in logs]
     # sum p (log p - log q) over log p > -16, unnormalised, as llama.cpp has it.
-    with np.errstate(invalid="ignore"):
-        theirs = np.sum(np.exp(logs[0]) * (logs[0] - logs[1]), 1, where=logs[0] > _DROPPED)
+    theirs = np.sum(np.exp(logs[0]) * (logs[0] - logs[1]), 1, where=logs[0] > _DROPPED)
     pooled = hidden[0] | hidden[1]
     out, buckets = [], []
     for side, log, own in zip((p, q), logs, hidden):
         bucket = np.sum(np.exp(log), 1, where=pooled & ~own)
         if isinstance(side, Clipped):
             bucket += _tail(side, log, own)
-        with np.errstate(divide="ignore"):
-            out.append(np.concatenate([np.where(pooled, -np.inf, log), np.log(bucket)[:, None]], 1))
+        out.append(np.concatenate([np.where(pooled, -np.inf, log), np.log(bucket)[:, None]], 1))
         buckets.append(bucket)
     return Pooled(out[0], out[1], tops[0], tops[1], at[0], at[1], buckets[0], buckets[1], theirs)
 

@@ -8,8 +8,9 @@
 /* What sums of float32's terms are off by, and far less. And codes that are looked at to guess how many are hidden. */
 #define ROUGH 1e-5
 #define SAMPLE 64
-/* e^ of less is 0 here. */
+/* e^ of less is 0 here. And above what logarithms of probabilities may be. */
 #define LEAST_LOGARITHM (-700.0)
+#define HIGHEST_LOGARITHM 1.0
 
 typedef struct {
     const uint16_t *codes; /* rows of them are `stride` apart; or NULL, and `numbers`, logarithms of weights, one row after another */
@@ -78,7 +79,7 @@ INLINE Line line_of(const Stored *of, int64_t row, int64_t columns) {
         line.scale = of->scale[row];
         line.low = of->low[row];
         line.clipped = of->scale[row] * 65535.0f >= WINDOW;
-        line.sound = line.low >= LEAST_LOGARITHM;
+        line.sound = line.low >= LEAST_LOGARITHM && line.low <= HIGHEST_LOGARITHM && line.scale >= 0.0; /* else the file is damaged */
         return line;
     }
     line.numbers = of->numbers;
@@ -295,9 +296,10 @@ INLINE Pooled pooled(const Clipped *of, int64_t row) {
     add(&chunk, LANES, &sums);
 
     found.row = concluded(&sums, &frame, sums.s == 0.0 && sums.x == 0.0);
-    found.row.decided = found.row.decided && p.sound && q.sound;
     found.row.top_p = likeliest(&p, columns);
     found.row.top_q = likeliest(&q, columns);
+    found.row.decided = found.row.decided && p.sound && q.sound && logarithm_at(&p, found.row.top_p) <= HIGHEST_LOGARITHM &&
+                        logarithm_at(&q, found.row.top_q) <= HIGHEST_LOGARITHM;
     const int64_t token = of->chosen ? of->chosen[row] : found.row.top_p;
     found.row.log_p = logarithm_at(&p, token);
     found.row.log_q = logarithm_at(&q, token);
