@@ -279,7 +279,7 @@ def _notes(sides: tuple[Source, Source], rows: int | None, other_text: int, toke
     if sides[0].kind != sides[1].kind:
         notes.append(
             "The bucket's mass is known from the codes to half a step only, some 1e-4, and on the other side exactly: divergences of one "
-            "such file beside exact numbers may be too large by that, and smaller ones mean nothing. Two such files do not have that."
+            "such file beside exact numbers may be too large by several times that. Two such files do not have that."
         )
     if tokens and sides[0].kind != sides[1].kind:
         llama, exact = ("P", "Q") if sides[0].kind == "llama.cpp" else ("Q", "P")
