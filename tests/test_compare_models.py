@@ -238,6 +238,17 @@ class TestLlama:
             write_llama(folder / f"{name}.kld", x, tokens, window=window)
         return p, q
 
+    @pytest.mark.parametrize("spread", [3.0, 8.0])
+    @pytest.mark.parametrize(("left", "right"), [("kld", "npy"), ("npy", "kld")])
+    def test_a_model_beside_itself_with_more_digits(self, tmp_path, rng, spread, left, right):
+        """The codes leave the bucket's mass open, but the other side's is among what they allow."""
+        p, _ = self.make(tmp_path, rng, spread, 1.0)
+        np.save(tmp_path / "p.npy", p)
+        found = kb.compare(tmp_path / f"p.{left}", tmp_path / f"p.{right}", form="logits")
+        # Half the square of a rounding by 1.2e-4 at most, and that of e^low in float32.
+        for divergence in (found.kl_pq, found.kl_qp, found.js):
+            assert 0.0 < divergence.maximum < 2e-8
+
     @pytest.mark.parametrize("window", [16.0, 24.0])
     @pytest.mark.parametrize(("left", "right"), [("kld", "kld"), ("kld", "npy"), ("npy", "kld")])
     def test_it_is_the_kl_of_the_coarser_pair(self, tmp_path, rng, window, left, right):

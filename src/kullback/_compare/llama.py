@@ -21,6 +21,8 @@ MAGIC = b"_logits_"
 _WINDOW = 15.9
 # llama.cpp leaves terms below this out of its sum.
 _DROPPED = -16.0
+# The least mass of what is hidden: something, since it is infinitely far from a side that has nothing there.
+_LEAST = 1e-300
 
 
 class Clipped(NamedTuple):
@@ -108,22 +110,22 @@ def pool(p: Any, q: Any, chosen: Array | None, tops: tuple[Array, Array] | None 
     # sum p (log p - log q) over log p > -16, unnormalised, as llama.cpp has it.
     theirs = np.sum(np.exp(logs[0]) * (logs[0] - logs[1]), 1, where=logs[0] > _DROPPED)
     pooled = hidden[0] | hidden[1]
-    out, buckets = [], []
-    for side, log, own in zip((p, q), logs, hidden):
-        bucket = np.sum(np.exp(log), 1, where=pooled & ~own)
-        if isinstance(side, Clipped):
-            bucket += _tail(side, log, own)
-        out.append(np.concatenate([np.where(pooled, -np.inf, log), np.log(bucket)[:, None]], 1))
-        buckets.append(bucket)
-    return Pooled(out[0], out[1], tops[0], tops[1], at[0], at[1], buckets[0], buckets[1], theirs)
+    bounds = [_bucket(side, log, own, pooled) for side, log, own in zip((p, q), logs, hidden)]
+    # Of the masses that each may have, the one nearest to the other's.
+    middle = 0.5 * (np.maximum(bounds[0][0], bounds[1][0]) + np.minimum(bounds[0][1], bounds[1][1]))
+    bucket_p, bucket_q = (np.clip(middle, least, most) for least, most in bounds)
+    out = [np.concatenate([np.where(pooled, -np.inf, log), np.log(mass)[:, None]], 1) for log, mass in zip(logs, (bucket_p, bucket_q))]
+    return Pooled(out[0], out[1], tops[0], tops[1], at[0], at[1], bucket_p, bucket_q, theirs)
 
 
-def _tail(side: Clipped, log: Array, hidden: Array) -> Array:
-    """The mass of the hidden categories. 1 less the rest leaves it open by the rounding of the codes, half a step of `scale` at most;
-    and each hidden category has at most e^low. The middle of what both allow: never negative, never 0."""
+def _bucket(side: Any, log: Array, hidden: Array, pooled: Array) -> tuple[Array, Array]:
+    """The least and the most that the pooled categories may have. Of those that this side shows, it is known. Of those that it hides, 1
+    less the rest leaves it open by the rounding of the codes, half a step of `scale` at most; and each has something, and at most e^low."""
+    shown = np.sum(np.exp(log), 1, where=pooled & ~hidden)
+    if not isinstance(side, Clipped):
+        return shown, shown
     rest = 1.0 - np.sum(np.exp(log), 1, where=~hidden)
-    most = np.count_nonzero(hidden, 1) * np.exp(side.low, dtype=np.float64)
+    limit = np.count_nonzero(hidden, 1) * np.exp(side.low, dtype=np.float64)
     slack = 0.5 * side.scale.astype(np.float64)
-    high = np.clip(rest + slack, 0.0, most)
-    low = np.clip(rest - slack, 0.0, high)
-    return 0.5 * (low + high)
+    least, most = (np.minimum(np.maximum(mass, _LEAST), limit) for mass in (rest - slack, rest + slack))
+    return shown + least, shown + most

@@ -276,11 +276,6 @@ def _notes(sides: tuple[Source, Source], rows: int | None, other_text: int, toke
             "llama.cpp's files clip small probabilities and store logarithms in 16 bits. What is clipped on either side is one bucket "
             "here, so each divergence is a lower bound, but for the rounding of the codes, which alone makes a KL of about 1e-8."
         )
-    if sides[0].kind != sides[1].kind:
-        notes.append(
-            "The bucket's mass is known from the codes to half a step only, some 1e-4, and on the other side exactly: divergences of one "
-            "such file beside exact numbers may be too large by several times that. Two such files do not have that."
-        )
     if tokens and sides[0].kind != sides[1].kind:
         llama, exact = ("P", "Q") if sides[0].kind == "llama.cpp" else ("Q", "P")
         notes.append(

@@ -5,12 +5,13 @@
 /* The least window, in nats, at which a writer clips; and what llama.cpp leaves out of its own sum. */
 #define WINDOW 15.9f
 #define DROPPED (-16.0)
-/* What sums of float32's terms are off by, and far less. And codes that are looked at to guess how many are hidden. */
-#define ROUGH 1e-5
-#define SAMPLE 64
+/* What sums of float32's terms are off by, of themselves. */
+#define ROUGH 2.5e-6
 /* e^ of less is 0 here. And above what logarithms of probabilities may be. */
 #define LEAST_LOGARITHM (-700.0)
 #define HIGHEST_LOGARITHM 1.0
+/* The least mass of what is hidden. */
+#define LEAST_HIDDEN 1e-300
 
 typedef struct {
     const uint16_t *codes; /* rows of them are `stride` apart; or NULL, and `numbers`, logarithms of weights, one row after another */
@@ -144,101 +145,133 @@ INLINE void exponentials(const Line *of, const double *logs, size_t n, double *t
             to[i] = logs[i] < LEAST_LOGARITHM ? 0.0 : to[i];
 }
 
+/* Masses of what a side shows, and of that, of what the other hides. */
 typedef struct {
-    double seen_p, seen_q;   /* masses of what either shows, the latter if asked for, */
-    double moved_p, moved_q; /* and of what the other hides of that */
-    double theirs;
-} Masses;
+    double seen, moved;
+} Shown;
 
-/* Of n categories from `at` on: log p, log(q/p), and p, the last two 0 where one side hides it. Either `hides` tells whether that side does,
-   `all` whether what Q shows is asked for. */
-INLINE void masses(const Line *p, const Line *q, int hides_p, int hides_q, int all, size_t at, size_t n, Chunk *to, double *mass, Masses *sums) {
-    const double mark_p = p->clipped ? p->low : NAN, mark_q = q->clipped ? q->low : NAN; /* the logarithms of what is hidden */
-    double seen_p = 0.0, seen_q = 0.0, moved_p = 0.0, moved_q = 0.0, theirs = 0.0;
-    ALIGNED double logs_p[CHUNK], logs_q[CHUNK], mass_q[CHUNK];
+/* Some categories of both. */
+typedef struct {
+    ALIGNED double logs_p[CHUNK], logs_q[CHUNK], mass[CHUNK]; /* the last is p */
+    ALIGNED float shown_p[CHUNK], shown_q[CHUNK];             /* 1, or 0 where that side hides it; known where one does */
+    ALIGNED Chunk chunk;
+} Part;
+
+/* n categories from `at` on. Adds to the masses of all that P has stored, hidden or not, and to llama.cpp's own figure. */
+INLINE void read_part(const Line *p, const Line *q, size_t at, size_t n, Part *to, double *stored, double *theirs) {
+    double sum = 0.0, figure = 0.0;
     size_t i;
-    decode(p, at, n, logs_p);
-    decode(q, at, n, logs_q);
-    exponentials(p, logs_p, n, mass);
-#pragma omp simd reduction(+ : seen_p, theirs)
+    decode(p, at, n, to->logs_p);
+    decode(q, at, n, to->logs_q);
+    exponentials(p, to->logs_p, n, to->mass);
+#pragma omp simd reduction(+ : sum, figure)
     for (i = 0; i < n; i++) {
-        const double a = logs_p[i], v = logs_q[i] - a;
-        seen_p += mass[i];
-        theirs -= a > DROPPED ? mass[i] * v : 0.0;
-        to->ratio[i] = (float)v;
-        to->weight[i] = (float)a;
-    }
-    if (hides_p | hides_q) {
-        seen_p = 0.0;
-#pragma omp simd reduction(+ : seen_p, moved_p)
-        for (i = 0; i < n; i++) {
-            const double part = logs_p[i] == mark_p ? 0.0 : mass[i], both = logs_q[i] == mark_q ? 0.0 : part;
-            seen_p += part;
-            moved_p += part - both;
-            mass[i] = both;
-        }
-        for (i = 0; i < n; i++) {
-            const double v = logs_p[i] == mark_p ? 0.0 : logs_q[i] - logs_p[i];
-            to->ratio[i] = (float)(logs_q[i] == mark_q ? 0.0 : v);
-        }
-    }
-    if (hides_p | all) {
-        exponentials(q, logs_q, n, mass_q);
-#pragma omp simd reduction(+ : seen_q, moved_q)
-        for (i = 0; i < n; i++) {
-            const double part = logs_q[i] == mark_q ? 0.0 : mass_q[i];
-            seen_q += part;
-            moved_q += logs_p[i] == mark_p ? part : 0.0;
-        }
+        const double a = to->logs_p[i], v = to->logs_q[i] - a;
+        sum += to->mass[i];
+        figure -= a > DROPPED ? to->mass[i] * v : 0.0;
+        to->chunk.ratio[i] = (float)v;
+        to->chunk.weight[i] = (float)a;
     }
     for (i = n; i < padded(n); i++)
-        mass[i] = to->ratio[i] = to->weight[i] = 0.0f;
-    sums->seen_p += seen_p;
-    sums->seen_q += seen_q;
-    sums->moved_p += moved_p;
-    sums->moved_q += moved_q;
-    sums->theirs += theirs;
+        to->mass[i] = to->chunk.ratio[i] = to->chunk.weight[i] = 0.0f;
+    *stored += sum;
+    *theirs += figure;
 }
 
-/* The mass of what a row of codes shows. */
-INLINE double shown(const Line *of, size_t columns) {
-    ALIGNED double logs[CHUNK], mass[CHUNK];
-    double sum = 0.0;
-    size_t at, i;
-    for (at = 0; at < columns; at += CHUNK) {
-        const size_t n = columns - at < CHUNK ? columns - at : CHUNK;
-        decode(of, at, n, logs);
-        exponentials(of, logs, n, mass);
-#pragma omp simd reduction(+ : sum)
+/* Where a side hides something. That counts for nothing, whatever stands for it; where P does, Q's ratio to e^low is known as the rest's are, or is
+   as good as none. */
+INLINE void shows(const Line *of, size_t at, size_t n, float *to) {
+    size_t i;
+    if (of->clipped)
         for (i = 0; i < n; i++)
-            sum += logs[i] == of->low ? 0.0 : mass[i];
+            to[i] = of->codes[at + i] == 0 ? 0.0f : 1.0f;
+    for (i = of->clipped ? n : 0; i < padded(n); i++)
+        to[i] = 1.0f;
+}
+
+INLINE void mark_hidden(const Line *p, const Line *q, size_t at, size_t n, Part *of) {
+    size_t i;
+    shows(p, at, n, of->shown_p);
+    shows(q, at, n, of->shown_q);
+    for (i = 0; i < padded(n); i++) {
+        const float v = of->chunk.ratio[i], low = of->shown_p[i] == 0.0f ? LOWEST : -INFINITY, above = v > low ? v : low;
+        of->chunk.ratio[i] = of->shown_q[i] == 0.0f ? 0.0f : above;
+    }
+}
+
+/* What one side hides and the other shows is taken from the weights, and added to what has moved to the other's bucket. */
+INLINE void move_hidden(size_t n, Part *of, Shown *p, Shown *q) {
+    float moved_p = 0.0f, moved_q = 0.0f;
+    size_t i;
+#pragma omp simd reduction(+ : moved_p, moved_q)
+    for (i = 0; i < padded(n); i++) {
+        const float e = of->chunk.weight[i], f = (e + e * of->chunk.g[i]) * of->shown_q[i], own = e * of->shown_p[i], both = own * of->shown_q[i];
+        moved_p += own - both;
+        moved_q += f - f * of->shown_p[i];
+        of->chunk.weight[i] = both;
+    }
+    p->moved += moved_p;
+    q->moved += moved_q;
+}
+
+/* The mass that Q has where both show theirs: four at a time, so that float32 adds up few numbers. */
+INLINE double common(const Chunk *of, size_t n) {
+    const size_t quarter = CHUNK / 4;
+    const float *e = of->weight, *g = of->g;
+    float sum = 0.0f;
+    size_t i;
+    if (n < CHUNK) {
+        double all = 0.0;
+        for (i = 0; i < n; i++)
+            all += (double)e[i] * (1.0 + g[i]);
+        return all;
+    }
+#pragma omp simd reduction(+ : sum)
+    for (i = 0; i < quarter; i++) {
+        const size_t j = i + quarter, k = j + quarter, l = k + quarter;
+        sum += ((e[i] + e[i] * g[i]) + (e[j] + e[j] * g[j])) + ((e[k] + e[k] * g[k]) + (e[l] + e[l] * g[l]));
     }
     return sum;
 }
 
-/* The mass of what a row hides: 1 less the rest, which the codes leave open by half a step, and at most e^low a category. */
-INLINE double tail(const Line *of, double seen) {
-    const double most = of->hidden * exp(of->low), slack = 0.5 * of->scale, rest = 1.0 - seen;
-    const double high = fmin(fmax(rest + slack, 0.0), most), low = fmin(fmax(rest - slack, 0.0), high);
-    return of->hidden > 0.0 ? 0.5 * (low + high) : 0.0;
+/* The masses to all digits. */
+INLINE void show(const Line *p, const Line *q, size_t columns, Shown *of_p, Shown *of_q) {
+    const double mark_p = p->clipped ? p->low : NAN, mark_q = q->clipped ? q->low : NAN;
+    ALIGNED double logs_p[CHUNK], logs_q[CHUNK], mass_p[CHUNK], mass_q[CHUNK];
+    double seen_p = 0.0, seen_q = 0.0, moved_p = 0.0, moved_q = 0.0;
+    size_t at, i;
+    for (at = 0; at < columns; at += CHUNK) {
+        const size_t n = columns - at < CHUNK ? columns - at : CHUNK;
+        decode(p, at, n, logs_p);
+        decode(q, at, n, logs_q);
+        exponentials(p, logs_p, n, mass_p);
+        exponentials(q, logs_q, n, mass_q);
+#pragma omp simd reduction(+ : seen_p, seen_q, moved_p, moved_q)
+        for (i = 0; i < n; i++) {
+            const double own_p = logs_p[i] == mark_p ? 0.0 : mass_p[i], own_q = logs_q[i] == mark_q ? 0.0 : mass_q[i];
+            seen_p += own_p;
+            seen_q += own_q;
+            moved_p += logs_q[i] == mark_q ? own_p : 0.0;
+            moved_q += logs_p[i] == mark_p ? own_q : 0.0;
+        }
+    }
+    of_p->seen = seen_p, of_p->moved = moved_p;
+    of_q->seen = seen_q, of_q->moved = moved_q;
 }
 
-/* Where few are hidden, so that e^low of each is less than the codes leave open, `tail` is half of that, and what is shown need not be known
-   but to ROUGH. That spares the exponentials of a side: is it to be expected, by some of the codes? And was it so? */
-INLINE int few_are_hidden(const Line *of, size_t columns) {
-    const size_t step = columns / SAMPLE + 1;
-    double zeros = 0.0, count = 0.0;
-    size_t i;
-    if (of->codes == NULL || !of->clipped)
-        return 1;
-    for (i = 0; i < columns; i += step, count += 1.0)
-        zeros += of->codes[i] == 0;
-    return zeros / count * (double)columns * exp(of->low) < 0.25 * of->scale;
-}
+/* What a bucket may hold: the mass of what the side hides, which is 1 less the rest, and that the codes leave open by half a step, but
+   something, and at most e^low a category; and that of what the other side hides, which is known. */
+typedef struct {
+    double low, high;
+} Interval;
 
-INLINE int few_were_hidden(const Line *of, double seen) {
-    const double most = of->hidden * exp(of->low), slack = 0.5 * of->scale - ROUGH, rest = 1.0 - seen;
-    return of->hidden == 0.0 || (rest + slack >= most && rest - slack <= 0.0);
+INLINE Interval bucket(const Line *of, Shown shown) {
+    const double most = of->hidden * exp(of->low), slack = 0.5 * of->scale, rest = 1.0 - shown.seen;
+    const Interval found = {
+        shown.moved + fmin(fmax(rest - slack, LEAST_HIDDEN), most),
+        shown.moved + fmin(fmax(rest + slack, LEAST_HIDDEN), most),
+    };
+    return found;
 }
 
 INLINE double stored_at(const Line *of, size_t place) {
@@ -257,36 +290,19 @@ INLINE double logarithm_at(const Line *of, int64_t place) {
     return of->low + (of->codes == NULL ? 1.0 : of->scale) * stored_at(of, (size_t)place);
 }
 
-INLINE Pooled pooled(const Clipped *of, int64_t row) {
-    const size_t columns = (size_t)of->columns;
+/* The divergences of a row with its buckets: of the masses that each may hold, the one nearest to the other's. */
+INLINE Pooled with_buckets(const Sums *of_row, Interval p, Interval q) {
     /* As stored, rows sum to 1 but for the rounding of the codes, which is the X of comparison.c: one pass is enough. */
     const double tolerances[2] = {1e-3, 1e-3};
-    const Frame frame = {(double)columns, 0.0, 0.0, 0.0, 1, 0, 0, tolerances};
-    Line p = line_of(&of->p, row, of->columns), q = line_of(&of->q, row, of->columns);
-    const int all = !few_are_hidden(&q, columns);
-    size_t at, i;
-    Sums sums = {0};
-    Masses of_row = {0};
+    const Frame frame = {0.0, 0.0, 0.0, 0.0, 1, 0, 0, tolerances};
+    const double middle = 0.5 * (fmax(p.low, q.low) + fmin(p.high, q.high));
+    Pooled found = {{0}, fmin(fmax(middle, p.low), p.high), fmin(fmax(middle, q.low), q.high), 0.0};
+    Sums sums = *of_row;
     ALIGNED Chunk chunk;
-    ALIGNED double mass[CHUNK];
-    Pooled found;
-    for (at = 0; at < columns; at += CHUNK) {
-        const size_t n = columns - at < CHUNK ? columns - at : CHUNK;
-        const int hides_p = looked(&p, at, n), hides_q = looked(&q, at, n);
-        masses(&p, &q, hides_p, hides_q, all, at, n, &chunk, mass, &of_row);
-        terms_of_logs(&chunk, mass, padded(n), &sums);
-        add(&chunk, padded(n), &sums);
-    }
-    if (!all) {
-        of_row.seen_q = of_row.seen_p - of_row.moved_p + sums.x + of_row.moved_q;
-        if (!few_were_hidden(&q, of_row.seen_q))
-            of_row.seen_q = shown(&q, columns);
-    }
-    found.bucket_p = tail(&p, of_row.seen_p) + of_row.moved_p;
-    found.bucket_q = tail(&q, of_row.seen_q) + of_row.moved_q;
-    found.theirs = of_row.theirs;
+    ALIGNED double mass[LANES] = {0.0};
+    size_t i;
     for (i = 0; i < LANES; i++)
-        mass[i] = chunk.ratio[i] = chunk.weight[i] = 0.0f;
+        chunk.ratio[i] = chunk.weight[i] = 0.0f;
     if (found.bucket_p > 0.0 || found.bucket_q > 0.0) {
         mass[0] = found.bucket_p;
         chunk.weight[0] = (float)log(found.bucket_p);
@@ -294,8 +310,55 @@ INLINE Pooled pooled(const Clipped *of, int64_t row) {
     }
     terms_of_logs(&chunk, mass, LANES, &sums);
     add(&chunk, LANES, &sums);
-
     found.row = concluded(&sums, &frame, sums.s == 0.0 && sums.x == 0.0);
+    return found;
+}
+
+INLINE int is_near_to(double x, double y) { return x == y || fabs(x - y) <= 0.85 * KULLBACK_GOAL * y; }
+
+/* Are the divergences another pair's too, by less than a part of the goal, whose buckets are `off` more on one side, and less on the other, than
+   was found? As they change with the ratio of the buckets, that is when they change most. */
+INLINE int is_stable(const Pooled *found, const Sums *sums, const Line *p, const Line *q, Shown of_p, Shown of_q, double off) {
+    int sign, stable = 1;
+    for (sign = -1; sign <= 1; sign += 2) {
+        const double by_p = sign * ROUGH * of_p.moved, by_q = sign * ROUGH * of_q.moved;
+        const Shown other_p = {of_p.seen, of_p.moved + by_p}, other_q = {of_q.seen + sign * off, of_q.moved - by_q};
+        const Row row = with_buckets(sums, bucket(p, other_p), bucket(q, other_q)).row;
+        stable = stable && is_near_to(row.kl_pq, found->row.kl_pq) && is_near_to(row.kl_qp, found->row.kl_qp) && is_near_to(row.js, found->row.js);
+    }
+    return stable;
+}
+
+INLINE Pooled pooled(const Clipped *of, int64_t row) {
+    const size_t columns = (size_t)of->columns;
+    Line p = line_of(&of->p, row, of->columns), q = line_of(&of->q, row, of->columns);
+    size_t at;
+    Sums sums = {0};
+    Shown of_p = {0.0, 0.0}, of_q = {0.0, 0.0};
+    double theirs = 0.0;
+    Part part;
+    Pooled found;
+    for (at = 0; at < columns; at += CHUNK) {
+        const size_t n = columns - at < CHUNK ? columns - at : CHUNK;
+        const int hides = looked(&p, at, n) | looked(&q, at, n);
+        read_part(&p, &q, at, n, &part, &of_p.seen, &theirs);
+        if (hides)
+            mark_hidden(&p, &q, at, n, &part);
+        terms_of_logs(&part.chunk, part.mass, padded(n), &sums);
+        if (hides)
+            move_hidden(n, &part, &of_p, &of_q);
+        add(&part.chunk, padded(n), &sums);
+        of_q.seen += common(&part.chunk, padded(n));
+    }
+    of_p.seen -= p.hidden * exp(p.low);
+    of_q.seen += of_q.moved;
+    found = with_buckets(&sums, bucket(&p, of_p), bucket(&q, of_q));
+    /* Of q = p (1 + g), p is off by 2^-24, 1 + g by v 2^-24 and, in times p + q, 2^-23; and E_Q|v| <= KL(Q||P) + 2/e. */
+    if (p.hidden + q.hidden > 0.0 && !is_stable(&found, &sums, &p, &q, of_p, of_q, 9e-7 + 6e-8 * found.row.kl_qp)) {
+        show(&p, &q, columns, &of_p, &of_q);
+        found = with_buckets(&sums, bucket(&p, of_p), bucket(&q, of_q));
+    }
+    found.theirs = theirs;
     found.row.top_p = likeliest(&p, columns);
     found.row.top_q = likeliest(&q, columns);
     found.row.decided = found.row.decided && p.sound && q.sound && logarithm_at(&p, found.row.top_p) <= HIGHEST_LOGARITHM &&
