@@ -150,6 +150,24 @@ def test_categories_are_hidden_in_no_order(rng, kernel, many):
         assert kernel == "numpy" or found.decided.all()
 
 
+@pytest.mark.parametrize("first", [True, False])
+def test_a_bucket_that_depends_on_the_last_digits(rng, kernel, first):
+    """What P shows leaves next to nothing for the rest, of which Q has much: float32 would not do for the sum of what is shown."""
+    a, b = pair(rng, 60, 3001, 1.0, 0.5)
+    a[:, 1500:] -= 40.0
+    a[:, 1000] = 14.0
+    p = coded(a, 16.0)
+    logs, hidden = sides_of(p)
+    left = 10 ** rng.uniform(-6, -5, 60)
+    p.low[:] += np.log((1 + p.scale / 2 - left) / np.where(hidden, 0, np.exp(logs)).sum(1)).astype(np.float32)
+    exact = Plain(b, "logits", False)
+    found = check(p, exact) if first else check(exact, p)
+    assert kernel == "numpy" or found.decided.all()
+    _, masses, *_ = by_definition(p, exact)
+    assert np.median(masses[0]) < 1e-5
+    assert (masses[1] > 0.3).all()
+
+
 def test_masks_of_what_the_other_side_hides(rng, kernel):
     """-inf, or next to it, as of a vocabulary's unused places. They are the kernel's to decide."""
     a, b = pair(rng, 20, 700, 8.0, 0.4)
