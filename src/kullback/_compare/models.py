@@ -93,6 +93,11 @@ def _check(p: Source, q: Source, allow_partial: bool) -> None:
         raise ReadError(
             f"{p.name} has {p.categories:,} categories and {q.name} {q.categories:,}: these are not outputs over the same vocabulary"
         )
+    if p.context and q.context and p.context != q.context:
+        raise ReadError(
+            f"{p.name} has chunks of {p.context:,} tokens and {q.name} of {q.context:,} (llama.cpp's --ctx-size): their rows come after "
+            "different text"
+        )
     for side in (p, q) if not allow_partial else ():
         for piece in side.incomplete:
             raise ReadError(
@@ -117,6 +122,7 @@ def _token_reader(sides: tuple[Source, Source], tokens: Any, rows: int, allow_pa
     if not readers:
         return None
     categories = sides[0].categories
+    chunked = all(side.context for side in sides)
 
     def read(start: int, stop: int) -> tuple[Array, Array | None]:
         (name, first), *others = readers
@@ -137,9 +143,23 @@ def _token_reader(sides: tuple[Source, Source], tokens: Any, rows: int, allow_pa
                         f"{other(start + row, start + row + 1)[0]}; allow_partial=True compares the rows whose tokens agree"
                     )
                 same = agree if same is None else same & agree
+        if chunked and not (agree := _same_text(sides, start, stop)).all():
+            if not allow_partial:
+                raise ReadError(
+                    f"{sides[0].name} and {sides[1].name} are not about the same text: row {start + int(np.argmin(agree)):,} comes after "
+                    "other tokens; allow_partial=True compares the rows whose tokens agree, with all before them in their chunk"
+                )
+            same = agree if same is None else same & agree
         return found, same
 
     return read
+
+
+def _same_text(sides: tuple[Source, Source], start: int, stop: int) -> Array:
+    """Which of these rows of llama.cpp's files are of the same tokens: their own, and those before it in its chunk."""
+    (p, begin), (q, _) = (side.texts(start, stop) for side in sides)
+    same = np.logical_and.accumulate(p == q, axis=1)
+    return same[:, p.shape[1] // 2 + 1 :].reshape(-1)[begin : begin + stop - start]
 
 
 def _given_tokens(tokens: Any, rows: int) -> tuple[str, Callable[[int, int], Array]]:
@@ -270,7 +290,7 @@ def _notes(sides: tuple[Source, Source], rows: int | None, other_text: int, toke
     for side in sides:
         notes += [f"{piece.path} is cut short: {piece.whole:,} of its {piece.rows:,} rows are there." for piece in side.incomplete]
     if other_text:
-        notes.append(f"{other_text:,} rows whose tokens differ were left out.")
+        notes.append(f"{other_text:,} rows whose tokens, or those before them, differ were left out.")
     if any(side.kind == "llama.cpp" for side in sides):
         notes.append(
             "llama.cpp's files clip small probabilities and store logarithms in 16 bits. What is clipped on either side is one bucket "

@@ -51,7 +51,8 @@ class Stored(NamedTuple):
 
 class Piece(NamedTuple):
     """One file: rows × categories, of which the first `whole` rows are there. `anywhere`: may any thread read it, one at a time? `width`:
-    bytes that an element takes when read, with what it is converted to."""
+    bytes that an element takes when read, with what it is converted to. `texts`, of llama.cpp's files: the chunks of `context` tokens each
+    that rows are of, each row of the tokens before its own."""
 
     path: str
     form: str | None
@@ -63,6 +64,8 @@ class Piece(NamedTuple):
     half: bool = False
     anywhere: bool = True
     width: int = 16
+    context: int = 0
+    texts: Callable[[int, int], Array] | None = None
 
 
 def listed(source: str | os.PathLike[str]) -> list[Path]:

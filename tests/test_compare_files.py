@@ -1,0 +1,87 @@
+"""Files of model outputs that do not belong together, change while they are read, cannot be looked into, or lie column by column."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+import kullback as kb
+from dumps import write_llama
+from kullback._compare import models
+from kullback._read import ReadError
+
+CONTEXT, CHUNKS, VOCABULARY = 32, 4, 101
+ROWS = CHUNKS * (CONTEXT - 1 - CONTEXT // 2)
+
+
+@pytest.fixture
+def sides(tmp_path, monkeypatch, rng):
+    monkeypatch.chdir(tmp_path)
+    p = 2 * rng.normal(size=(ROWS, VOCABULARY)).astype(np.float32)
+    return p, p + 0.5 * rng.normal(size=p.shape).astype(np.float32)
+
+
+def refused(p, q, sentence, **options):
+    with pytest.raises(ReadError, match=sentence) as error:
+        kb.compare(p, q, **options)
+    assert "\n" not in str(error.value)
+
+
+class TestTextOfLlamaFiles:
+    """A row's distribution is about the tokens before it in its chunk, of which those in the first half are no row's own."""
+
+    def write(self, sides, place):
+        """p.kld and q.kld, of tokens that differ in one place; and which rows have nothing that differs before them, nor as their own."""
+        tokens = np.arange(CHUNKS * CONTEXT).reshape(CHUNKS, CONTEXT) % VOCABULARY
+        other = tokens.copy()
+        other[place] += 1
+        for name, logits, text in zip("pq", sides, (tokens, other)):
+            write_llama(f"{name}.kld", logits, text)
+        return np.array(
+            [np.array_equal(tokens[c, : i + 2], other[c, : i + 2]) for c in range(CHUNKS) for i in range(CONTEXT // 2, CONTEXT - 1)]
+        )
+
+    @pytest.mark.parametrize("place", [(0, 0), (2, 3), (1, CONTEXT // 2), (3, CONTEXT // 2 + 1), (2, CONTEXT - 4), (3, CONTEXT - 1)])
+    @pytest.mark.parametrize("rows", [1, 7, 1000])
+    def test_rows_after_other_tokens(self, sides, monkeypatch, place, rows):
+        monkeypatch.setattr(models, "stream_rows", lambda columns, width, left: rows)
+        kept = self.write(sides, place)
+        lost = int(ROWS - kept.sum())
+        refused("p.kld", "q.kld", rf"^p\.kld and q\.kld are not about the same text: .*row {np.argmin(kept)} .*allow_partial=True")
+        record = kb.compare("p.kld", "q.kld", allow_partial=True, top=ROWS)
+        assert (record.rows, record.missing_rows) == (ROWS - lost, lost)
+        assert f"{lost:,} rows whose tokens, or those before them, differ were left out." in record.notes
+        assert {w.row for w in record.worst} == set(np.flatnonzero(kept))
+        full = kb.compare("p.kld", sides[1], form="logits", top=ROWS)  # of no text: row by row it is the same but for the codes
+        for w in record.worst:
+            assert w.kl_pq == pytest.approx(next(x.kl_pq for x in full.worst if x.row == w.row), rel=1e-2, abs=1e-3)
+
+    def test_no_row_is_left(self, sides):
+        self.write(sides, (slice(None), 0))
+        refused("p.kld", "q.kld", "no rows were compared", allow_partial=True)
+
+    def test_a_shard_in_the_middle(self, sides):
+        """Of two shards on one side and four on the other."""
+        for name, logits, parts in zip("pq", sides, (2, 4)):
+            Path(name).mkdir()
+            tokens = np.arange(CHUNKS * CONTEXT).reshape(CHUNKS, CONTEXT) % VOCABULARY
+            tokens[2, 5] += name == "q"
+            for i, (rows, text) in enumerate(zip(np.split(logits, parts), np.split(tokens, parts))):
+                write_llama(f"{name}/{i}.kld", rows, text)
+        refused("p", "q", "^p and q are not about the same text: row 30 comes after other tokens;")
+        assert kb.compare("p", "q", allow_partial=True).missing_rows == ROWS // 4
+
+    def test_other_chunks(self, sides):
+        self.write(sides, (0, 0))
+        # 31 tokens a chunk have as many rows as 32, and 62 in half as many chunks; 64 have others.
+        for context, chunks in ((CONTEXT - 1, CHUNKS), (2 * CONTEXT - 2, CHUNKS // 2), (2 * CONTEXT, 2)):
+            rows = chunks * (context - 1 - context // 2)
+            write_llama("q.kld", np.resize(sides[1], (rows, VOCABULARY)), np.zeros((chunks, context), int))
+            for allow_partial in (False, True):
+                refused("p.kld", "q.kld", rf"^p\.kld has chunks of 32 tokens and q\.kld of {context} \(", allow_partial=allow_partial)
+        Path("shards").mkdir()
+        for i, context in enumerate((CONTEXT, CONTEXT - 1)):
+            write_llama(f"shards/{i}.kld", sides[1][: ROWS // 2], np.zeros((CHUNKS // 2, context), int))
+        refused("p.kld", "shards", "^shards/1.kld has chunks of 31 tokens and shards/0.kld of 32: shards must agree$")
