@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from pathlib import Path
 
 import numpy as np
@@ -85,3 +86,36 @@ class TestTextOfLlamaFiles:
         for i, context in enumerate((CONTEXT, CONTEXT - 1)):
             write_llama(f"shards/{i}.kld", sides[1][: ROWS // 2], np.zeros((CHUNKS // 2, context), int))
         refused("p.kld", "shards", "^shards/1.kld has chunks of 31 tokens and shards/0.kld of 32: shards must agree$")
+
+
+CHANGES = {
+    "replaced": lambda path: (np.save("new.npy", np.load(path)[::-1]), os.replace("new.npy", path)),
+    "written again": lambda path: path.write_bytes(path.read_bytes()),
+    "longer": lambda path: path.write_bytes(path.read_bytes() + b"0"),
+    "gone": os.unlink,
+}
+
+
+class TestChangedWhileRead:
+    """Blocks are read one after another, by the file's name."""
+
+    @pytest.mark.parametrize("change", CHANGES)
+    @pytest.mark.parametrize("which", ["p.npy", "q.npy", "t.npy"])
+    def test_it_is_refused(self, sides, change, which):
+        def act(done, _):
+            if done == ROWS:  # there is one block, which has been read
+                CHANGES[change](Path(which))
+
+        for allow_partial in (False, True):
+            for name, x in zip("pqt", (*sides, np.zeros(ROWS, int))):
+                np.save(f"{name}.npy", x)
+            options = {"form": "logits", "tokens": "t.npy", "progress": act, "allow_partial": allow_partial}
+            if not allow_partial:
+                refused("p.npy", "q.npy", rf"^{which} was changed while it was read: compare again", **options)
+            else:
+                assert kb.compare("p.npy", "q.npy", **options).notes == (f"{which} was changed while it was read.",)
+
+    def test_it_is_left_alone(self, sides):
+        for name, x in zip("pq", sides):
+            np.save(f"{name}.npy", x)
+        assert kb.compare("p.npy", "q.npy", form="logits", progress=lambda *_: Path("p.npy").read_bytes()).notes == ()

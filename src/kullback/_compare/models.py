@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import re
 from collections.abc import Callable, Sequence
 from functools import partial
@@ -39,6 +40,7 @@ def compare_models(
 ) -> ModelComparison:
     """`progress(done, rows)` is called after each block. `form` None: what the files say, else "probs"."""
     asked = (None, None) if form is None else parse_form(form, 2)
+    files = _stamps([x for x in (p, q, tokens) if isinstance(x, (str, os.PathLike))])
     opened = open_source(p, "P", asked[0]), open_source(q, "Q", asked[1])
     forms = _forms(opened, asked, isinstance(form, str))
     _check(*opened, allow_partial)
@@ -66,13 +68,31 @@ def compare_models(
     own = partial(stream_rows, categories, width)
     spans = list(natural_blocks(edges, rows, own if anywhere else partial(block_rows, categories)))
     in_order(spans, blocks.read, blocks.compare, take, size=rows * categories if anywhere else 0)
+    # Each block is looked up anew: of a file that was written again or replaced, rows may be of the old one and of the new.
+    changed = [path for path, stamp in files.items() if _stamp(path) != stamp]
+    if changed and not allow_partial:
+        raise ReadError(f"{changed[0]} was changed while it was read: compare again when it is as it is to be")
     notes = (*unpaired, *_notes(opened, None if unpaired else rows, other_text, blocks.read_tokens is not None))
+    notes = (*notes, *(f"{path} was changed while it was read." for path in changed))
     about = [Side(side.name, side.kind, f, len(side.pieces)) for side, f in zip(opened, forms)]
     missing += max(side.rows for side in sides) - rows + other_text
     try:
         return seen.result(base=base, p=about[0], q=about[1], missing_rows=missing, notes=notes)
     except ValueError as error:
         raise ReadError(str(error)) from None
+
+
+def _stamps(names: Sequence[str | os.PathLike[str]]) -> dict[Path, tuple[int, ...]]:
+    """Of all files that these stand for, what changes with them."""
+    return {path: _stamp(path) for name in names for path in listed(name)}
+
+
+def _stamp(path: Path) -> tuple[int, ...]:
+    try:
+        found = os.stat(path)
+    except OSError:
+        return ()
+    return found.st_dev, found.st_ino, found.st_size, found.st_mtime_ns
 
 
 def _forms(sides: tuple[Source, Source], asked: Sequence[str | None], one_for_both: bool) -> tuple[str, str]:
