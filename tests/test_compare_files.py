@@ -11,6 +11,7 @@ import pytest
 import kullback as kb
 from dumps import write_llama
 from kullback._compare import models
+from kullback._compare.tables import profile
 from kullback._read import ReadError
 
 CONTEXT, CHUNKS, VOCABULARY = 32, 4, 101
@@ -109,6 +110,7 @@ class TestChangedWhileRead:
         for allow_partial in (False, True):
             for name, x in zip("pqt", (*sides, np.zeros(ROWS, int))):
                 np.save(f"{name}.npy", x)
+                os.utime(f"{name}.npy", (1, 1))  # long ago: a clock's tick may be longer than the test
             options = {"form": "logits", "tokens": "t.npy", "progress": act, "allow_partial": allow_partial}
             if not allow_partial:
                 refused("p.npy", "q.npy", rf"^{which} was changed while it was read: compare again", **options)
@@ -119,3 +121,51 @@ class TestChangedWhileRead:
         for name, x in zip("pq", sides):
             np.save(f"{name}.npy", x)
         assert kb.compare("p.npy", "q.npy", form="logits", progress=lambda *_: Path("p.npy").read_bytes()).notes == ()
+
+
+class TestFoldersThatCannotBeLookedInto:
+    """glob and Path pass over them without a word."""
+
+    @pytest.fixture
+    def locked(self, sides, monkeypatch):
+        for name, x in zip("pqt", (*sides, None)):
+            for folder in (f"{name}/a", f"{name}/b/deep", f"{name}/.hidden"):
+                Path(folder).mkdir(parents=True)
+            for folder in (name, f"{name}/a", f"{name}/b/deep"):
+                if x is None:
+                    Path(f"{folder}/x.csv").write_text("a\n1\n2\n")
+                else:
+                    np.save(f"{folder}/x.npy", x)
+        shut = []
+        access, scandir = os.access, os.scandir
+
+        def refuse(folder="."):
+            if folder in shut:
+                raise PermissionError(13, "Permission denied", folder)
+            return scandir(folder)
+
+        # Whoever runs the tests may be root, who may look into any.
+        monkeypatch.setattr(os, "access", lambda path, mode: str(path) not in shut and access(path, mode))
+        monkeypatch.setattr(os, "scandir", refuse)
+        return shut.append
+
+    @pytest.mark.parametrize("source", ["q", "q/**/x.npy", "q/*/*.npy", "q/*/deep/*.npy", "q/b/*.npy"])
+    def test_shards(self, sides, locked, source):
+        locked("q/b")
+        for folder in ("q/a", "q/a/*.npy", "q/a/x.npy", "q/*.npy"):
+            assert kb.compare("p/a", folder, form="logits").rows == ROWS
+        refused("p/a", source, r"^q/b may not be looked into \(no permission\)", form="logits")
+
+    @pytest.mark.parametrize("source", ["t", "t/**/x.csv", "t/*/*.csv", "t/b/**/*.csv"])
+    def test_tables(self, sides, locked, source):
+        assert kb.compare("t/x.csv", source).q.rows in (2, 4, 6)
+        locked("t/b")
+        refused("t/x.csv", source, r"^t/b may not be looked into \(no permission\)")
+        with pytest.raises(ReadError, match=r"^t/b may not be looked into"):
+            profile(source)
+
+    def test_hidden_ones_are_passed_over(self, sides, locked):
+        locked("q/.hidden")
+        locked("t/.hidden")
+        assert kb.compare("p", "q", form="logits").rows == ROWS
+        assert kb.compare("t", "t").q.rows == 6
