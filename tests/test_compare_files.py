@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import os
+import subprocess
+import sys
 from pathlib import Path
 
 import numpy as np
@@ -10,7 +12,7 @@ import pytest
 
 import kullback as kb
 from dumps import write_llama
-from kullback._compare import models
+from kullback._compare import models, shards
 from kullback._compare.tables import profile
 from kullback._read import ReadError
 
@@ -169,3 +171,43 @@ class TestFoldersThatCannotBeLookedInto:
         locked("t/.hidden")
         assert kb.compare("p", "q", form="logits").rows == ROWS
         assert kb.compare("t", "t").q.rows == 6
+
+
+class TestFortranOrder:
+    """Whose rows lie across the whole file."""
+
+    @pytest.mark.parametrize("dtype", [np.float64, np.float32, np.float16, np.int32])
+    @pytest.mark.parametrize("bytes_together", [1, 20_000, 1 << 25])
+    def test_all_rows_in_their_order(self, sides, monkeypatch, dtype, bytes_together):
+        monkeypatch.setattr(shards, "_COLUMN_BYTES", bytes_together)
+        x = (100 * sides[0]).astype(dtype)
+        np.save("x.npy", np.asfortranarray(x))
+        piece = shards.open_array(Path("x.npy"))
+        for step in (1, 7, ROWS):
+            found = [piece.read(i, min(ROWS, i + step)) for i in range(0, ROWS, step)]
+            np.testing.assert_array_equal(np.concatenate(found), x)
+        np.testing.assert_array_equal(piece.read(40, 50), x[40:50])
+        np.testing.assert_array_equal(piece.read(3, 9), x[3:9])
+        piece = shards.open_array(Path("x.npy"))
+        Path("x.npy").write_bytes(Path("x.npy").read_bytes()[:-8])
+        with pytest.raises(ReadError, match=r"^x\.npy has become shorter since it was opened$"):
+            piece.read(0, ROWS)
+
+    def test_memory_does_not_grow_with_rows(self, tmp_path):
+        """160 MiB a side; mapped, they took 600."""
+        block = np.random.default_rng(0).normal(size=(64, 4096)).astype(np.float32)
+        for name, shift in (("p", 0), ("q", 1)):
+            out = np.lib.format.open_memmap(tmp_path / f"{name}.npy", "w+", np.float32, (10240, 4096), fortran_order=True)
+            out.T[:] = np.tile(block + shift * np.float32(0.5) * block[:, ::-1], (160, 1)).T
+            del out
+        code = (
+            "import re, sys, kullback as kb, kullback._compare.models\n"
+            "peak = lambda: int(re.search(r'VmHWM:\\s+(\\d+) kB', open('/proc/self/status').read())[1])\n"
+            "before = peak()\n"
+            "kb.compare(sys.argv[1], sys.argv[2], form='logits')\n"
+            "print(peak() - before)"
+        )
+        arguments = [sys.executable, "-c", code, tmp_path / "p.npy", tmp_path / "q.npy"]
+        done = subprocess.run(arguments, capture_output=True, text=True, check=True, env={**os.environ, "OMP_NUM_THREADS": "2"})
+        # 32 MiB of either side, and for a moment those before them; blocks of rows in two threads.
+        assert int(done.stdout) < 160 * 1024
