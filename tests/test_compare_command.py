@@ -136,6 +136,11 @@ def test_what_is_said_of_clipped_files(run, here, tmp_path):
             assert ("is a lower bound, but for the rounding of the codes" in said) == clipped
             assert ("looks better by those tokens" in said) == bool(mixed)
             assert ("may be too large by several times that" in said) == bool(mixed)
+            assert ("llama.cpp's own KLD is not given: that program computes it where P is such a file" in said) == (
+                sides == ("p.npy", "q.kld")
+            )
+            if kind != "--json":
+                assert said.count("llama.cpp's own KLD") == clipped  # the figure, or why there is none
             assert mixed in said
             if kind != "--json":  # which has no conventions
                 assert ("Nothing is clipped" in said) == (not clipped)

@@ -321,6 +321,8 @@ def _notes(sides: tuple[Source, Source], rows: int | None, other_text: int, toke
             "The bucket's mass is known from the codes to half a step only, some 1e-4, and on the other side exactly: divergences of one "
             "such file beside exact numbers may be too large by several times that. Two such files do not have that."
         )
+    if (sides[0].kind, sides[1].kind) == ("array", "llama.cpp"):
+        notes.append("llama.cpp's own KLD is not given: that program computes it where P is such a file, and here only Q is.")
     if tokens and sides[0].kind != sides[1].kind:
         llama, exact = ("P", "Q") if sides[0].kind == "llama.cpp" else ("Q", "P")
         notes.append(
