@@ -8,7 +8,7 @@ from itertools import accumulate
 from typing import TYPE_CHECKING, Any
 
 from .axes import Linear, Logarithmic, number, pyplot
-from .words import paragraph, printable
+from .words import markdown, paragraph, printable
 
 if TYPE_CHECKING:
     from .._compare.record import ModelComparison
@@ -154,21 +154,9 @@ def to_text(c: ModelComparison, *, top: int = 5) -> str:
     )
 
 
-def _cell(text: str) -> str:
-    return (
-        printable(text)
-        .replace("\\", "\\\\")
-        .replace("|", "\\|")
-        .replace("<", "&lt;")
-        .replace("`", "\\`")
-        .replace("*", "\\*")
-        .replace("[", "\\[")
-    )
-
-
 def _markdown_table(headers: list[str], rows: list[list[str]]) -> list[str]:
     rule = "|" + "|".join([" --- ", *(" ---: " for _ in headers[1:])]) + "|"
-    return ["| " + " | ".join(map(_cell, headers)) + " |", rule, *("| " + " | ".join(map(_cell, row)) + " |" for row in rows)]
+    return ["| " + " | ".join(map(markdown, headers)) + " |", rule, *("| " + " | ".join(map(markdown, row)) + " |" for row in rows)]
 
 
 def to_markdown(c: ModelComparison, *, top: int = 20) -> str:
@@ -176,7 +164,7 @@ def to_markdown(c: ModelComparison, *, top: int = 20) -> str:
     worst_headers, worst = _worst(c)
     kept = [row for row in rows if row[0] in ("mean", "± s.e.", "maximum", "99%", "90%", "median")]
     lines = [
-        f"**{headline(c)}**",
+        f"**{markdown(headline(c))}**",
         "",
         *_markdown_table(headers, kept),
         "",
@@ -184,7 +172,10 @@ def to_markdown(c: ModelComparison, *, top: int = 20) -> str:
         "",
     ]
     lines += ["<details><summary>Worst rows, and conventions</summary>", "", *_markdown_table(worst_headers, worst[:top]), ""]
-    lines += [*(f"- {letter}: {_cell(what)}" for letter, what in _sides(c)), *(f"- {_cell(line)}" for line in (*c.notes, *conventions(c)))]
+    lines += [
+        *(f"- {letter}: {markdown(what)}" for letter, what in _sides(c)),
+        *(f"- {markdown(line)}" for line in (*c.notes, *conventions(c))),
+    ]
     return "\n".join([*lines, "", "</details>", ""])
 
 
