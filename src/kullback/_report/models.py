@@ -30,6 +30,10 @@ def _with_error(value: float, error: float) -> str:
     return number(value, 5) if math.isnan(error) else f"{number(value, 5)} ± {number(error, 2)}"
 
 
+def _error(error: float, unit: str) -> str:
+    return unit if math.isnan(error) else f"± {number(error, 2)} {unit}"
+
+
 def statistics(c: ModelComparison) -> tuple[list[str], list[list[str]]]:
     """Headers and rows: mean, its error, and the percentiles from the top down."""
     rows = []
@@ -256,11 +260,11 @@ def to_html(c: ModelComparison) -> str:
     raw = [[w.row, w.kl_pq, w.kl_qp, w.js, w.token, w.p, w.q, w.q - w.p, *([w.top_p] if c.tokens_known else []), w.top_q] for w in c.worst]
     rows = [[{"text": text, "sort": sort} for text, sort in zip(cells, sorts)] for cells, sorts in zip(worst, raw)]
     cards = [
-        ("Mean KL(P‖Q)", number(c.kl_pq.mean), f"± {number(c.kl_pq.standard_error, 2)} {c.unit}"),
+        ("Mean KL(P‖Q)", number(c.kl_pq.mean), _error(c.kl_pq.standard_error, c.unit)),
         ("Median", number(c.kl_pq.median), c.unit),
         ("99% are below", number(c.kl_pq.percentiles["99"]), c.unit),
-        ("Mean KL(Q‖P)", number(c.kl_qp.mean), f"± {number(c.kl_qp.standard_error, 2)} {c.unit}"),
-        ("Mean JS", number(c.js.mean), f"± {number(c.js.standard_error, 2)} {c.unit}"),
+        ("Mean KL(Q‖P)", number(c.kl_qp.mean), _error(c.kl_qp.standard_error, c.unit)),
+        ("Mean JS", number(c.js.mean), _error(c.js.standard_error, c.unit)),
         ("Same top", _percent(c.same_top.value, 1), f"± {_percent(c.same_top.standard_error, 1)}"),
     ]
     if c.perplexity is not None:
