@@ -6,6 +6,7 @@ import os
 import re
 import subprocess
 import sys
+from importlib.metadata import entry_points
 from pathlib import Path
 
 import numpy as np
@@ -373,3 +374,27 @@ def test_importing_stays_light():
     code = "import sys, kullback, kullback._explain, kullback._cli; print(sorted({'rich', 'torch', 'jax', 'pandas'} & set(sys.modules)))"
     done = subprocess.run([sys.executable, "-c", code], env=ENVIRONMENT, capture_output=True, text=True, timeout=60, check=True)
     assert done.stdout == "[]\n"
+
+
+@pytest.mark.parametrize(
+    "arguments", [("compare", "p.npy", "q.npy"), ("explain", "1", "1"), ("lint", "."), ("pairs",), ("profile", "t.csv", "-o", "t.json")]
+)
+@pytest.mark.parametrize("module", ["kullback", "numpy", "kullback._dispatch", "kullback._cli", "kullback._cli.profile"])
+def test_an_interrupt_while_it_is_imported(arguments, module):
+    """The installed script imports `_kullback` and calls its `main`; a signal comes when it has come to a module."""
+    code = (
+        "import os, signal, sys\n"
+        "class Interrupt:\n"
+        "    def find_spec(self, name, *_):\n"
+        f"        if name == {module!r}: os.kill(os.getpid(), signal.SIGINT)\n"
+        "sys.meta_path.insert(0, Interrupt())\n"
+        "from _kullback import main\n"
+        "sys.exit(main())"
+    )
+    done = subprocess.run([sys.executable, "-c", code, *arguments], env=ENVIRONMENT, capture_output=True, text=True, timeout=60)
+    assert (done.returncode, done.stdout, done.stderr) == (130, "", "")
+
+
+def test_the_installed_command_is_that():
+    (script,) = entry_points(group="console_scripts", name="kullback")
+    assert script.value == "_kullback:main"

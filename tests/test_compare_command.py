@@ -135,6 +135,11 @@ def test_what_is_said_of_clipped_files(run, here, tmp_path):
             clipped = sides != ("p.npy", "q.npy")
             assert ("is a lower bound, but for the rounding of the codes" in said) == clipped
             assert ("looks better by those tokens" in said) == bool(mixed)
+            assert ("llama.cpp's own KLD is not given: that program computes it where P is such a file" in said) == (
+                sides == ("p.npy", "q.kld")
+            )
+            if kind != "--json":
+                assert said.count("llama.cpp's own KLD") == clipped  # the figure, or why there is none
             assert mixed in said
             if kind != "--json":  # which has no conventions
                 assert ("Nothing is clipped" in said) == (not clipped)
@@ -199,11 +204,51 @@ class TestReport:
             monkeypatch.setattr(page.os, "fdopen", opened)
         else:
             monkeypatch.setattr(page.os, stage, full)
-        code, _, err = run("p.npy", "q.npy", "--form", "logits", "--report", "out.html")
+        figures = {kind: run("p.npy", "q.npy", "--form", "logits", *kind)[1] for kind in ((), ("--json",), ("--markdown",))}
+        for kind, expected in figures.items():
+            code, out, err = run("p.npy", "q.npy", "--form", "logits", *kind, "--report", "out.html")
+            assert code == 2
+            assert out == expected  # what took the time is not lost
+            assert err == "kullback compare: cannot write out.html: No space left on device; nothing was left there\n"
+            assert Path("out.html").read_text() == "yesterday's"
+            assert sorted(os.listdir()) == ["out.html", "p.npy", "q.npy"]
+
+    @pytest.mark.parametrize("kind", ["models", "tables"])
+    def test_a_folder_that_goes_while_it_works_takes_no_figures_along(self, run, here, monkeypatch, kind):
+        Path("t.csv").write_text("a\n" + "1\n2\n" * 20)
+        Path("reports").mkdir()
+        sides = ("p.npy", "q.npy", "--form", "logits") if kind == "models" else ("t.csv", "t.csv")
+        compared = compare._compare
+
+        def work(arguments):
+            found = compared(arguments)
+            Path("reports").rmdir()
+            return found
+
+        monkeypatch.setattr(compare, "_compare", work)
+        code, out, err = run(*sides, "--fail-over", "0", "--report", "reports/out.html")
         assert code == 2
-        assert err == "kullback compare: cannot write out.html: No space left on device; nothing was left there\n"
-        assert Path("out.html").read_text() == "yesterday's"
-        assert sorted(os.listdir()) == ["out.html", "p.npy", "q.npy"]
+        assert "mean" in out if kind == "models" else "noise floor" in out
+        assert err.splitlines()[-1] == "kullback compare: cannot write reports/out.html: No such file or directory"
+        assert len(err.splitlines()) == (2 if kind == "models" else 1)  # the verdict stays a figure
+
+    def test_a_place_that_cannot_be_written_is_refused_before_the_work(self, run, here, monkeypatch):
+        monkeypatch.setattr(compare, "_compare", lambda _: pytest.fail("it went to work"))
+        name = "x" * 300 + ".html"
+        assert run("p.npy", "q.npy", "--report", name) == (2, "", f"kullback compare: cannot write {name}: File name too long\n")
+        for error in (errno.EROFS, errno.EACCES, errno.ENOSPC):
+
+            def refuse(*_, error=error, **__):
+                raise OSError(error, os.strerror(error))
+
+            monkeypatch.setattr(page.tempfile, "mkstemp", refuse)
+            sentence = f"kullback compare: cannot write out.html: {os.strerror(error)}\n"
+            assert run("p.npy", "q.npy", "--report", "out.html") == (2, "", sentence)
+
+    def test_a_name_as_long_as_can_be(self, run, here):
+        name = "x" * 250 + ".html"
+        assert run("p.npy", "q.npy", "--form", "logits", "--report", name)[0] == 0
+        assert sorted(os.listdir()) == ["p.npy", "q.npy", name]
 
     def test_a_link_stays_and_leads_to_the_report(self, run, here):
         Path("folder").mkdir()

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import dataclasses
+
 import numpy as np
 import pytest
 
@@ -46,6 +48,55 @@ def test_sorting(browser, report):
     watched.page.locator("table.sortable th button", has_text="Δp").focus()
     watched.page.keyboard.press("Enter")
     assert [number(x) for x in watched.column(0)] == [w.row for w in sorted(worst, key=lambda w: w.p - w.q)]
+    watched.assert_quiet()
+
+
+def test_what_is_infinite_or_no_number(browser, report, tmp_path):
+    """inf is above all numbers; what is no number is below them, whichever way they go. Equals stay as they were."""
+    values = [0.5, np.nan, np.inf, 0.25, np.nan, -np.inf, np.inf, 3.0]
+    worst = tuple(w._replace(js=x) for w, x in zip(report[1].worst, values))
+    path = tmp_path / "report.html"
+    path.write_text(dataclasses.replace(report[1], worst=worst).to_html(), encoding="utf-8")
+    watched = Watched(browser, path)
+    heading = watched.page.locator("table.sortable th button", has_text="JS")
+    for order in ([2, 6, 7, 0, 3, 5, 1, 4], [5, 3, 0, 7, 2, 6, 1, 4]):
+        heading.click()
+        assert [number(x) for x in watched.column(0)] == [worst[i].row for i in order]
+    watched.assert_quiet()
+
+
+def test_long_names_on_a_phone(browser, tmp_path):
+    for name in ("Llama-3.1-405B-Instruct-" * 8, "quantised_iq4_xs_wikitext_2_raw_" * 7):
+        np.save(tmp_path / f"{name}.npy", np.array([[0.5, 0.5], [0.25, 0.75]]))
+    p, q = sorted(tmp_path.glob("*.npy"))
+    path = tmp_path / "report.html"
+    path.write_text(kb.compare(p, q).to_html(), encoding="utf-8")
+    watched = Watched(browser, path, viewport={"width": 390, "height": 844})
+    assert watched.page.evaluate("document.documentElement.scrollWidth") <= 390
+    assert p.name in watched.page.inner_text("h1")
+    # The square of a side's colour, which a long name squeezed.
+    squares = watched.page.eval_on_selector_all(
+        ".key", "all => all.map(k => { const s = getComputedStyle(k, '::before'); return [s.width, s.height] })"
+    )
+    assert len(squares) == 2
+    assert all(width == height for width, height in squares)
+    boxes = watched.page.eval_on_selector_all("h1, .lead, .key, .card", "all => all.map(e => e.getBoundingClientRect().right)")
+    assert max(boxes) <= 390
+    watched.assert_quiet()
+
+
+def test_long_names_of_columns_on_a_phone(browser, tmp_path):
+    names = ["customer_lifetime_value_in_the_last_twelve_months_adjusted", "Another Long Column Name With Spaces In It And More"]
+    for name, shift in (("p", 0), ("q", 1)):
+        rows = "\n".join(f"{i % 7 + shift},{i % 5}" for i in range(200))
+        (tmp_path / f"{name}.csv").write_text(f"{','.join(names)}\n{rows}\n")
+    path = tmp_path / "report.html"
+    path.write_text(kb.compare(tmp_path / "p.csv", tmp_path / "q.csv").to_html(), encoding="utf-8")
+    watched = Watched(browser, path, viewport={"width": 390, "height": 844})
+    assert watched.page.evaluate("document.documentElement.scrollWidth") <= 390
+    # There is room for the bars, and a figure beside the names before one scrolls.
+    assert min(watched.page.eval_on_selector_all(".track", "all => all.map(e => e.getBoundingClientRect().width)")) > 80
+    assert watched.page.locator("table.sortable").first.locator("td:nth-child(3)").first.bounding_box()["x"] < 320
     watched.assert_quiet()
 
 

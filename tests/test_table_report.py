@@ -83,8 +83,8 @@ def test_bits(example):
 
 def test_names_stay_names(hostile):
     markdown = hostile.to_markdown()
-    assert "<script" not in markdown.replace("\\<script", "")
-    assert "\n| **\\<script" in markdown
+    assert "<script" not in markdown
+    assert "\n| **&lt;script" in markdown
     row = next(line for line in markdown.split("\n") if "script" in line and line.startswith("| "))
     assert len(re.findall(r"(?<!\\)\|", row)) == 9  # eight cells: no bar of the name made a ninth
     for text in (markdown, hostile.to_text(), hostile._repr_html_(), hostile.to_html()):

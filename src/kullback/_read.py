@@ -6,9 +6,11 @@ Says in one sentence what is wrong and where (`ReadError`). Never unpickles. Kno
 from __future__ import annotations
 
 import csv
+import glob
 import json
 import os
 import re
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -24,11 +26,30 @@ class ReadError(ValueError):
 
 
 def check_name(text: str) -> None:
-    """Refuses what would pass for a file: the empty name, which is the current directory's too, and what cannot be read twice."""
+    """Refuses what would pass for a file: the empty name, which is the current directory's too, and what cannot be read twice; and folders
+    that may not be looked into, whose files would be left out without a word."""
     if not text:
         raise ReadError("the name of a file is empty")
     if os.path.exists(text) and not os.path.isfile(text) and not os.path.isdir(text):
         raise ReadError(f"{text} is a pipe or a device, and is read more than once: save what comes out of it as a file")
+    for folder in _looked_into(text):
+        if not os.access(folder, os.R_OK | os.X_OK):
+            raise ReadError(f"{folder} may not be looked into (no permission): what is in it would be left out")
+
+
+def _looked_into(text: str) -> Iterator[str]:
+    """The folders in which files are looked for; those that are hidden are passed over."""
+    if os.path.isdir(text):
+        yield text
+        for folder, below, _ in os.walk(text):
+            below[:] = [name for name in below if not name.startswith((".", "_"))]
+            yield from (os.path.join(folder, name) for name in below)
+    elif not os.path.exists(text):
+        path = Path(text)
+        for part in (path, *path.parents):
+            if glob.has_magic(str(part)):
+                found = glob.glob(str(part if part.name == "**" else part.parent), recursive=True)
+                yield from (os.path.normpath(x) for x in found if os.path.isdir(x) and not os.path.basename(x).startswith("_"))
 
 
 def read_distribution(text: str, *, name: str) -> Any:

@@ -78,21 +78,26 @@ def _limit(text: str) -> float:
 
 
 def _run(arguments: argparse.Namespace) -> int:
-    from .._report.page import check_target, write_whole
+    from .._report.page import check_target, jinja, write_whole
 
     if arguments.report is not None:
         inputs = (arguments.p, arguments.q, *([] if arguments.tokens is None else [arguments.tokens]))
         check_target(arguments.report, inputs)  # before the work, not after it
+        jinja()
     try:
         found = _compare(arguments)
     except ReadError as error:
         raise ReadError(as_options(str(error))) from None
     except OSError as error:  # of reading: main() would take it for one of writing
         raise ReadError(f"{error.filename or 'input'}: {error.strerror or error}") from None
+    unwritten = None
     if arguments.report is not None:
-        write_whole(arguments.report, found.to_html())
+        try:
+            write_whole(arguments.report, found.to_html())
+        except ReadError as error:
+            unwritten = error  # raised when the figures, which took the time, are out
     sentence = None if arguments.fail_over is None else found.over(arguments.fail_over)
-    arguments.code = int(sentence is not None)
+    arguments.code = 2 if unwritten else int(sentence is not None)
     top = {} if arguments.top is None else {"top": arguments.top}
     if arguments.json:
         write(found.to_json(), "json")
@@ -100,9 +105,11 @@ def _run(arguments: argparse.Namespace) -> int:
         write(found.to_markdown(**top), "markdown")
     else:
         write(found.to_text(**top))
+    sys.stdout.flush()
     if sentence is not None:
-        sys.stdout.flush()
         print(f"kullback compare: {sentence}", file=sys.stderr)
+    if unwritten is not None:
+        raise unwritten
     return int(sentence is not None)
 
 

@@ -79,9 +79,14 @@ def open_llama(path: Path) -> Piece:
         low, high = (int(place[0]), int(place[-1]) + 1) if len(place) else (0, 0)
         return map_block(path, "<i4", 20 + 4 * low, (high - low,))[place - low].astype(np.int64)
 
+    def texts(start: int, stop: int) -> Array:
+        low, high = start // rows_a_chunk, -(-stop // rows_a_chunk)
+        return map_block(path, "<i4", 20 + 4 * context * low, (high - low, context))
+
     if size < begin:
         raise ReadError(f"{path} is a llama.cpp logits file cut short within its tokens")
-    return Piece(str(path), "log_probs", rows, vocabulary, min(rows, (size - begin) // (2 * words)), read, tokens, width=2)
+    whole = min(rows, (size - begin) // (2 * words))
+    return Piece(str(path), "log_probs", rows, vocabulary, whole, read, tokens, width=2, context=context, texts=texts)
 
 
 class Pooled(NamedTuple):

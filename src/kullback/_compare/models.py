@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import re
 from collections.abc import Callable, Sequence
 from functools import partial
@@ -39,6 +40,7 @@ def compare_models(
 ) -> ModelComparison:
     """`progress(done, rows)` is called after each block. `form` None: what the files say, else "probs"."""
     asked = (None, None) if form is None else parse_form(form, 2)
+    files = _stamps([x for x in (p, q, tokens) if isinstance(x, (str, os.PathLike))])
     opened = open_source(p, "P", asked[0]), open_source(q, "Q", asked[1])
     forms = _forms(opened, asked, isinstance(form, str))
     _check(*opened, allow_partial)
@@ -66,13 +68,31 @@ def compare_models(
     own = partial(stream_rows, categories, width)
     spans = list(natural_blocks(edges, rows, own if anywhere else partial(block_rows, categories)))
     in_order(spans, blocks.read, blocks.compare, take, size=rows * categories if anywhere else 0)
+    # Each block is looked up anew: of a file that was written again or replaced, rows may be of the old one and of the new.
+    changed = [path for path, stamp in files.items() if _stamp(path) != stamp]
+    if changed and not allow_partial:
+        raise ReadError(f"{changed[0]} was changed while it was read: compare again when it is as it is to be")
     notes = (*unpaired, *_notes(opened, None if unpaired else rows, other_text, blocks.read_tokens is not None))
+    notes = (*notes, *(f"{path} was changed while it was read." for path in changed))
     about = [Side(side.name, side.kind, f, len(side.pieces)) for side, f in zip(opened, forms)]
     missing += max(side.rows for side in sides) - rows + other_text
     try:
         return seen.result(base=base, p=about[0], q=about[1], missing_rows=missing, notes=notes)
     except ValueError as error:
         raise ReadError(str(error)) from None
+
+
+def _stamps(names: Sequence[str | os.PathLike[str]]) -> dict[Path, tuple[int, ...]]:
+    """Of all files that these stand for, what changes with them."""
+    return {path: _stamp(path) for name in names for path in listed(name)}
+
+
+def _stamp(path: Path) -> tuple[int, ...]:
+    try:
+        found = os.stat(path)
+    except OSError:
+        return ()
+    return found.st_dev, found.st_ino, found.st_size, found.st_mtime_ns
 
 
 def _forms(sides: tuple[Source, Source], asked: Sequence[str | None], one_for_both: bool) -> tuple[str, str]:
@@ -92,6 +112,11 @@ def _check(p: Source, q: Source, allow_partial: bool) -> None:
     if p.categories != q.categories:
         raise ReadError(
             f"{p.name} has {p.categories:,} categories and {q.name} {q.categories:,}: these are not outputs over the same vocabulary"
+        )
+    if p.context and q.context and p.context != q.context:
+        raise ReadError(
+            f"{p.name} has chunks of {p.context:,} tokens and {q.name} of {q.context:,} (llama.cpp's --ctx-size): their rows come after "
+            "different text"
         )
     for side in (p, q) if not allow_partial else ():
         for piece in side.incomplete:
@@ -117,6 +142,7 @@ def _token_reader(sides: tuple[Source, Source], tokens: Any, rows: int, allow_pa
     if not readers:
         return None
     categories = sides[0].categories
+    chunked = all(side.context for side in sides)
 
     def read(start: int, stop: int) -> tuple[Array, Array | None]:
         (name, first), *others = readers
@@ -137,9 +163,23 @@ def _token_reader(sides: tuple[Source, Source], tokens: Any, rows: int, allow_pa
                         f"{other(start + row, start + row + 1)[0]}; allow_partial=True compares the rows whose tokens agree"
                     )
                 same = agree if same is None else same & agree
+        if chunked and not (agree := _same_text(sides, start, stop)).all():
+            if not allow_partial:
+                raise ReadError(
+                    f"{sides[0].name} and {sides[1].name} are not about the same text: row {start + int(np.argmin(agree)):,} comes after "
+                    "other tokens; allow_partial=True compares the rows whose tokens agree, with all before them in their chunk"
+                )
+            same = agree if same is None else same & agree
         return found, same
 
     return read
+
+
+def _same_text(sides: tuple[Source, Source], start: int, stop: int) -> Array:
+    """Which of these rows of llama.cpp's files are of the same tokens: their own, and those before it in its chunk."""
+    (p, begin), (q, _) = (side.texts(start, stop) for side in sides)
+    same = np.logical_and.accumulate(p == q, axis=1)
+    return same[:, p.shape[1] // 2 + 1 :].reshape(-1)[begin : begin + stop - start]
 
 
 def _given_tokens(tokens: Any, rows: int) -> tuple[str, Callable[[int, int], Array]]:
@@ -270,12 +310,14 @@ def _notes(sides: tuple[Source, Source], rows: int | None, other_text: int, toke
     for side in sides:
         notes += [f"{piece.path} is cut short: {piece.whole:,} of its {piece.rows:,} rows are there." for piece in side.incomplete]
     if other_text:
-        notes.append(f"{other_text:,} rows whose tokens differ were left out.")
+        notes.append(f"{other_text:,} rows whose tokens, or those before them, differ were left out.")
     if any(side.kind == "llama.cpp" for side in sides):
         notes.append(
             "llama.cpp's files clip small probabilities and store logarithms in 16 bits. What is clipped on either side is one bucket "
             "here, so each divergence is a lower bound, but for the rounding of the codes, which alone makes a KL of about 1e-8."
         )
+    if (sides[0].kind, sides[1].kind) == ("array", "llama.cpp"):
+        notes.append("llama.cpp's own KLD is not given: that program computes it where P is such a file, and here only Q is.")
     if tokens and sides[0].kind != sides[1].kind:
         llama, exact = ("P", "Q") if sides[0].kind == "llama.cpp" else ("Q", "P")
         notes.append(

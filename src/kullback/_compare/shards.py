@@ -33,6 +33,8 @@ _SAFETENSORS = {
 }  # fmt: skip
 # Maps begin and end at multiples of this: where the file's pages are as large, those at both ends of a block then come whole too.
 _LARGE_PAGE = 1 << 21
+# Bytes of rows that are read together from a file in Fortran order.
+_COLUMN_BYTES = 1 << 25
 # Bytes of a .pt that may be mapped at a time: PyTorch maps all of it, so it is opened anew.
 _PT_BYTES = 1 << 28
 
@@ -51,7 +53,8 @@ class Stored(NamedTuple):
 
 class Piece(NamedTuple):
     """One file: rows × categories, of which the first `whole` rows are there. `anywhere`: may any thread read it, one at a time? `width`:
-    bytes that an element takes when read, with what it is converted to."""
+    bytes that an element takes when read, with what it is converted to. `texts`, of llama.cpp's files: the chunks of `context` tokens each
+    that rows are of, each row of the tokens before its own."""
 
     path: str
     form: str | None
@@ -63,6 +66,8 @@ class Piece(NamedTuple):
     half: bool = False
     anywhere: bool = True
     width: int = 16
+    context: int = 0
+    texts: Callable[[int, int], Array] | None = None
 
 
 def listed(source: str | os.PathLike[str]) -> list[Path]:
@@ -220,10 +225,29 @@ def _npy(path: Path) -> dict[str, Stored]:
             f"{path} is in Fortran order and {'cut short' if len(shape) == 2 else 'has 3 axes or more'}: save it with np.ascontiguousarray"
         )
 
-    def read(start: int, stop: int) -> Array:
-        return np.memmap(path, dtype, "r", offset, shape, "F")[start:stop]
+    return {"": Stored(shape, dtype.name, shape[0], _by_columns(path, offset, shape, dtype))}
 
-    return {"": Stored(shape, dtype.name, shape[0], read)}
+
+def _by_columns(path: Path, offset: int, shape: tuple[int, ...], dtype: Any) -> Callable[[int, int], Array]:
+    """Of Fortran order. Not mapped: a few rows have numbers on every page of the file, and all of it would be in memory. More rows than are
+    asked for at a time, since there is a call of the system for each column of them."""
+    rows, columns = shape
+    state: dict[str, Any] = {"begin": 0, "block": np.empty((columns, 0), dtype)}
+
+    def read(start: int, stop: int) -> Array:
+        if not state["begin"] <= start <= stop <= state["begin"] + state["block"].shape[1]:
+            end = min(rows, start + max(stop - start, _COLUMN_BYTES // (columns * dtype.itemsize)))
+            # Columns a power of two apart would share few lines of the cache when rows are taken out: several times slower.
+            block = np.empty((columns, end - start + 64 // dtype.itemsize), dtype)[:, : end - start]
+            with open(path, "rb", buffering=0) as file:
+                for column, into in enumerate(block.view(np.uint8)):
+                    file.seek(offset + (column * rows + start) * dtype.itemsize)
+                    if file.readinto(into) < into.size:
+                        raise ReadError(f"{path} has become shorter since it was opened")
+            state["begin"], state["block"] = start, block
+        return state["block"].T[start - state["begin"] : stop - state["begin"]]
+
+    return read
 
 
 def _npz(path: Path) -> dict[str, Stored]:

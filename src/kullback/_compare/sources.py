@@ -33,7 +33,11 @@ class Source:
                 raise ReadError(
                     f"{piece.path} holds {piece.form or 'an array without a form'} and {first.path} {first.form or 'one without'}"
                 )
-        self.categories, self.form = first.categories, first.form
+            if piece.context != first.context:
+                raise ReadError(
+                    f"{piece.path} has chunks of {piece.context:,} tokens and {first.path} of {first.context:,}: shards must agree"
+                )
+        self.categories, self.form, self.context = first.categories, first.form, first.context
         self.starts = np.concatenate([[0], np.cumsum([piece.rows for piece in self.pieces])])
         self.rows = int(self.starts[-1])
         self.has_tokens = all(piece.tokens is not None for piece in self.pieces)
@@ -59,6 +63,12 @@ class Source:
         piece, base = self._find(start)
         assert piece.tokens is not None
         return piece.tokens(start - base, stop - base)
+
+    def texts(self, start: int, stop: int) -> tuple[Array, int]:
+        """Chunks of tokens, and at which row of the first these rows begin."""
+        piece, base = self._find(start)
+        assert piece.texts is not None
+        return piece.texts(start - base, stop - base), (start - base) % (self.context - 1 - self.context // 2)
 
     def where(self, row: int) -> str:
         """The row's place, as a person would look for it."""

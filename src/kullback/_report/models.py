@@ -8,7 +8,7 @@ from itertools import accumulate
 from typing import TYPE_CHECKING, Any
 
 from .axes import Linear, Logarithmic, number, pyplot
-from .words import paragraph, printable
+from .words import markdown, paragraph, printable
 
 if TYPE_CHECKING:
     from .._compare.record import ModelComparison
@@ -28,6 +28,10 @@ def _points(x: float) -> str:
 
 def _with_error(value: float, error: float) -> str:
     return number(value, 5) if math.isnan(error) else f"{number(value, 5)} ± {number(error, 2)}"
+
+
+def _error(error: float, unit: str) -> str:
+    return unit if math.isnan(error) else f"± {number(error, 2)} {unit}"
 
 
 def statistics(c: ModelComparison) -> tuple[list[str], list[list[str]]]:
@@ -154,21 +158,9 @@ def to_text(c: ModelComparison, *, top: int = 5) -> str:
     )
 
 
-def _cell(text: str) -> str:
-    return (
-        printable(text)
-        .replace("\\", "\\\\")
-        .replace("|", "\\|")
-        .replace("<", "&lt;")
-        .replace("`", "\\`")
-        .replace("*", "\\*")
-        .replace("[", "\\[")
-    )
-
-
 def _markdown_table(headers: list[str], rows: list[list[str]]) -> list[str]:
     rule = "|" + "|".join([" --- ", *(" ---: " for _ in headers[1:])]) + "|"
-    return ["| " + " | ".join(map(_cell, headers)) + " |", rule, *("| " + " | ".join(map(_cell, row)) + " |" for row in rows)]
+    return ["| " + " | ".join(map(markdown, headers)) + " |", rule, *("| " + " | ".join(map(markdown, row)) + " |" for row in rows)]
 
 
 def to_markdown(c: ModelComparison, *, top: int = 20) -> str:
@@ -176,7 +168,7 @@ def to_markdown(c: ModelComparison, *, top: int = 20) -> str:
     worst_headers, worst = _worst(c)
     kept = [row for row in rows if row[0] in ("mean", "± s.e.", "maximum", "99%", "90%", "median")]
     lines = [
-        f"**{headline(c)}**",
+        f"**{markdown(headline(c))}**",
         "",
         *_markdown_table(headers, kept),
         "",
@@ -184,7 +176,10 @@ def to_markdown(c: ModelComparison, *, top: int = 20) -> str:
         "",
     ]
     lines += ["<details><summary>Worst rows, and conventions</summary>", "", *_markdown_table(worst_headers, worst[:top]), ""]
-    lines += [*(f"- {letter}: {_cell(what)}" for letter, what in _sides(c)), *(f"- {_cell(line)}" for line in (*c.notes, *conventions(c)))]
+    lines += [
+        *(f"- {letter}: {markdown(what)}" for letter, what in _sides(c)),
+        *(f"- {markdown(line)}" for line in (*c.notes, *conventions(c))),
+    ]
     return "\n".join([*lines, "", "</details>", ""])
 
 
@@ -265,11 +260,11 @@ def to_html(c: ModelComparison) -> str:
     raw = [[w.row, w.kl_pq, w.kl_qp, w.js, w.token, w.p, w.q, w.q - w.p, *([w.top_p] if c.tokens_known else []), w.top_q] for w in c.worst]
     rows = [[{"text": text, "sort": sort} for text, sort in zip(cells, sorts)] for cells, sorts in zip(worst, raw)]
     cards = [
-        ("Mean KL(P‖Q)", number(c.kl_pq.mean), f"± {number(c.kl_pq.standard_error, 2)} {c.unit}"),
+        ("Mean KL(P‖Q)", number(c.kl_pq.mean), _error(c.kl_pq.standard_error, c.unit)),
         ("Median", number(c.kl_pq.median), c.unit),
         ("99% are below", number(c.kl_pq.percentiles["99"]), c.unit),
-        ("Mean KL(Q‖P)", number(c.kl_qp.mean), f"± {number(c.kl_qp.standard_error, 2)} {c.unit}"),
-        ("Mean JS", number(c.js.mean), f"± {number(c.js.standard_error, 2)} {c.unit}"),
+        ("Mean KL(Q‖P)", number(c.kl_qp.mean), _error(c.kl_qp.standard_error, c.unit)),
+        ("Mean JS", number(c.js.mean), _error(c.js.standard_error, c.unit)),
         ("Same top", _percent(c.same_top.value, 1), f"± {_percent(c.same_top.standard_error, 1)}"),
     ]
     if c.perplexity is not None:

@@ -19,13 +19,20 @@ from typing import Any
 from .._read import ReadError
 
 
-def render(template: str, **values: Any) -> str:
-    """The page as text. `title` is among the values; `version`, `style` and `script` are added."""
+def jinja() -> Any:
+    """The module, which a report needs."""
     try:
         import jinja2
     except ImportError:
         raise ReadError("a report needs Jinja: pip install 'kullback[cli]'") from None
+    return jinja2
+
+
+def render(template: str, **values: Any) -> str:
+    """The page as text. `title` is among the values; `version`, `style` and `script` are added."""
     from .. import __version__
+
+    jinja2 = jinja()
 
     folder = resources.files(__package__).joinpath("templates")
 
@@ -53,13 +60,21 @@ def check_target(path: str | os.PathLike[str], inputs: Iterable[str | os.PathLik
     if _is_stream(path):
         return
     target = Path(os.path.realpath(path))
-    if target.is_dir():
-        raise ReadError(f"cannot write {path}: it is a directory")
-    if not target.parent.is_dir():
-        folder = (target if os.path.islink(path) else Path(path)).parent
-        raise ReadError(f"cannot write {path}: there is no directory {folder}")
-    if not os.access(target.parent, os.W_OK):
-        raise ReadError(f"cannot write {path}: its directory may not be written to")
+    try:
+        if target.is_dir():
+            raise ReadError(f"cannot write {path}: it is a directory")
+        if not target.parent.is_dir():
+            folder = (target if os.path.islink(path) else Path(path)).parent
+            raise ReadError(f"cannot write {path}: there is no directory {folder}")
+        handle, beside = _make_beside(target)
+        os.close(handle)
+        os.unlink(beside)
+    except OSError as error:
+        raise ReadError(f"cannot write {path}: {error.strerror or error}") from None
+
+
+def _make_beside(target: Path) -> tuple[int, str]:
+    return tempfile.mkstemp(prefix=".kullback.", dir=target.parent)  # the target's own name may be as long as one can be
 
 
 def _is_among(path: str | os.PathLike[str], source: str) -> bool:
@@ -94,7 +109,7 @@ def write_whole(path: str | os.PathLike[str], text: str) -> None:
         return
     target = Path(os.path.realpath(path))
     try:
-        handle, beside = tempfile.mkstemp(prefix=f".{target.name}.", dir=target.parent)
+        handle, beside = _make_beside(target)
     except OSError as error:
         raise ReadError(f"cannot write {path}: {error.strerror or error}") from None
     try:

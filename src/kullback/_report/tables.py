@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 from .axes import number, pyplot
 from .text import width
-from .words import paragraph, printable
+from .words import markdown, paragraph, printable
 
 if TYPE_CHECKING:
     from .._compare.tables.record import Column, TableComparison
@@ -116,21 +116,17 @@ def to_text(c: TableComparison, *, top: int = 20) -> str:
     return "\n".join(lines)
 
 
-def _markdown_cell(text: str) -> str:
-    return "".join(f"\\{x}" if x in "\\`*_{}[]#|<>~$&" else x for x in printable(text))
-
-
 def to_markdown(c: TableComparison, *, top: int = 30) -> str:
     """A table GitHub shows; names cannot become markup."""
-    lines = [f"**{_markdown_cell(headline(c))}**", ""]
+    lines = [f"**{markdown(headline(c))}**", ""]
     lines += [
-        f"P: {_markdown_cell(c.p.name)}, {c.p.rows:,} rows. Q: {_markdown_cell(c.q.name)}, {c.q.rows:,} rows. In {c.unit}; PSI in nats.",
+        f"P: {markdown(c.p.name)}, {c.p.rows:,} rows. Q: {markdown(c.q.name)}, {c.q.rows:,} rows. In {c.unit}; PSI in nats.",
         "",
     ]
     lines += [f"| {' | '.join(_HEADERS)} |", "|---|---|" + "---:|" * 6]
     every = [*c.columns[:top], *c.pairs[:top]]
     for column in every:
-        cells = [_markdown_cell(cell) for cell in _cells(column)]
+        cells = [markdown(cell) for cell in _cells(column)]
         bold = "**" if _marked(column) else ""
         lines.append(f"| {bold}{cells[0]}{bold} | {' | '.join(cells[1:])} |")
     hidden = len(c.columns) + len(c.pairs) - len(every)
@@ -140,11 +136,12 @@ def to_markdown(c: TableComparison, *, top: int = 30) -> str:
         "",
         "<details><summary>Conventions</summary>",
         "",
-        *(f"- {_markdown_cell(line)}" for line in conventions(c)),
+        *(f"- {markdown(line)}" for line in conventions(c)),
         "",
         "</details>",
+        "",
     ]
-    lines += [f"- left out: {_markdown_cell(name)} ({_markdown_cell(reason)})" for name, reason in c.left_out]
+    lines += [f"- left out: {markdown(name)} ({markdown(reason)})" for name, reason in c.left_out]
     return "\n".join(lines)
 
 

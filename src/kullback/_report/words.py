@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import re
 import textwrap
 from typing import TYPE_CHECKING
 
@@ -15,6 +16,21 @@ if TYPE_CHECKING:
 def printable(label: str) -> str:
     """A label that cannot move the cursor or break a line: control characters as escapes."""
     return "".join(c if c.isprintable() else c.encode("unicode_escape", "backslashreplace").decode() for c in label)
+
+
+# Words that GitHub makes links of, and tells people about: @names and addresses, #1, GH-1, commits. Without what would end a code span.
+_PART = r"""[^\s'"(),;<>|`\\]*"""
+_LIVE = rf"{_PART}(?:@|://|www\.|#\d|\bGH-\d|\b[0-9a-f]{{7,40}}\b){_PART}"
+_MARKUP = re.compile(rf"({_LIVE})|[\\`*_{{}}\[\]#|<>~$&]", re.IGNORECASE)
+
+
+def markdown(text: str) -> str:
+    """Text in Markdown, also in a cell of a table, that is nothing but itself; what would become a link is code, which escapes are not."""
+
+    def inert(found: re.Match[str]) -> str:
+        return f"`{found[1]}`" if found[1] else "&lt;" if found[0] == "<" else f"\\{found[0]}"
+
+    return _MARKUP.sub(inert, printable(text))
 
 
 def paragraph(text: str, begin: str = "") -> str:

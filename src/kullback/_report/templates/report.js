@@ -5,10 +5,12 @@ for (const table of document.querySelectorAll("table.sortable")) {
   const body = table.tBodies[0];
   const value = (row, i) => {
     const text = row.cells[i].dataset.sort ?? row.cells[i].textContent.trim();
-    const number = text === "" ? NaN : Number(text.replace(/^(-?)inf$/, "$1Infinity"));
+    if (["", "-", "nan"].includes(text)) return null;
+    const number = Number(text.replace(/^(-?)inf$/, "$1Infinity"));
     return Number.isNaN(number) ? text : number;
   };
   const compare = (x, y) => {
+    if (x === y) return 0;
     if (typeof x === typeof y) return typeof x === "number" ? x - y : x.localeCompare(y);
     return typeof x === "number" ? -1 : 1;
   };
@@ -20,7 +22,8 @@ for (const table of document.querySelectorAll("table.sortable")) {
     for (const each of headings) each.setAttribute("aria-sort", each === heading ? order : "none");
     const sign = order === "ascending" ? 1 : -1;
     const rows = [...body.rows].map((row, position) => ({ row, position, key: value(row, i) }));
-    rows.sort((a, b) => sign * compare(a.key, b.key) || a.position - b.position);
+    // What is no number is last, whichever way the others go.
+    rows.sort((a, b) => (a.key === null) - (b.key === null) || sign * compare(a.key, b.key) || a.position - b.position);
     body.append(...rows.map(({ row }) => row));
   }));
   const box = table.closest("section").querySelector("input[type=search]");
