@@ -25,11 +25,12 @@ from ..columns import (
     time_type,
 )
 from ..quantiles import SAMPLE, Bracket, order_statistics
-from ..sources import Source, csv_header, must_have, named
+from ..sources import Source, check_csv, csv_header, must_have, named
 from ..text_types import MISSING_NUMBERS, NUMBERS, OTHERS, TIMES, TextType
 from . import Counts, Pair, Values, to_arrow
 
 _AT_ONCE = 400  # aggregates in one query
+_CRLF = "chr(13) || chr(10)"
 _INTEGERS = {
     "TINYINT": (8, True), "SMALLINT": (16, True), "INTEGER": (32, True), "BIGINT": (64, True), "HUGEINT": (128, True),
     "UTINYINT": (8, False), "USMALLINT": (16, False), "UINTEGER": (32, False), "UBIGINT": (64, False), "UHUGEINT": (128, False),
@@ -128,17 +129,25 @@ class DuckTable:
             raise ReadError(f"{where} has no rows")
 
     def _load_csv(self, files: list[str], delimiter: str | None) -> list[str]:
+        import duckdb
+
         first, *others = self._source.files
         delimiter, names = csv_header(first, self._side, delimiter)
         for file in others:
             must_have(file, csv_header(file, self._side, delimiter)[1], first, names, self._side)
         struct = ", ".join(f"{own}: 'VARCHAR'" for own in _positions(names))
-        # Not guessed, by a dialect that guesses wrong drops lines: quotes are ", doubled inside.
-        self._connection.execute(
-            f"CREATE TEMP TABLE raw AS SELECT * FROM read_csv({_text_list(files)}, "
-            f"auto_detect=false, header=true, delim={_text(delimiter)}, quote='\"', escape='\"', columns={{{struct}}}, "
-            "allow_quoted_nulls=false, strict_mode=true)"
-        )
+        try:
+            # Not guessed, by a dialect that guesses wrong drops lines: quotes are ", doubled inside.
+            self._connection.execute(
+                f"CREATE TEMP TABLE raw AS SELECT * FROM read_csv({_text_list(files)}, "
+                f"auto_detect=false, header=true, delim={_text(delimiter)}, quote='\"', escape='\"', columns={{{struct}}}, "
+                "allow_quoted_nulls=false, strict_mode=true)" + (" WHERE c0 IS NOT NULL" if len(names) == 1 else "")
+                # A blank line is no row. DuckDB knows that of several columns; of one it makes a missing value of it, and of nothing else.
+            )
+        except duckdb.Error:
+            for file in self._source.files:
+                check_csv(file, self._side, delimiter, names)
+            raise
         self._retype("raw", _positions(names), (*NUMBERS, *OTHERS, *TIMES))
         return names
 
@@ -206,13 +215,13 @@ class DuckTable:
         """The text columns of `raw` cast to the first candidate that all their values are."""
         replaced = []
         for x in own:
-            tests, parameters = [f"count({x})"], []
+            tests, parameters = [f"count({x})", _count(f"contains({x}, {_CRLF})")], []
             for candidate in candidates:
                 missing = f" OR {x} IN ({', '.join('?' * len(MISSING_NUMBERS))})" if candidate in NUMBERS else ""
                 castable = f"TRY_CAST({x} AS {candidate.sql}) IS NOT NULL AND " if candidate in TIMES else ""
                 tests.append(_count(f"({castable}regexp_full_match({x}, ?)){missing}"))
                 parameters += [candidate.pattern, *(MISSING_NUMBERS if missing else ())]
-            present, *matching = self._one(f"SELECT {', '.join(tests)} FROM {raw}", parameters)
+            present, split, *matching = self._one(f"SELECT {', '.join(tests)} FROM {raw}", parameters)
             chosen = next((c for c, n in zip(candidates, matching) if present and n == present), None)
             if chosen in NUMBERS:
                 gone = ", ".join(_text(word) for word in MISSING_NUMBERS)
@@ -221,6 +230,8 @@ class DuckTable:
                 replaced.append(f"CAST({x} AS {chosen.sql}) AS {x}")
             elif not present:
                 replaced.append(f"NULL AS {x}")
+            elif split and self._source.format == "csv":
+                replaced.append(f"replace({x}, {_CRLF}, chr(10)) AS {x}")
         if not replaced:
             self._from = raw
             return

@@ -25,7 +25,7 @@ from ..columns import (
     time_type,
 )
 from ..quantiles import SAMPLE, Bracket, order_statistics
-from ..sources import Source, csv_header, must_have, named
+from ..sources import Source, check_csv, csv_header, must_have, named
 from ..text_types import MISSING_NUMBERS, NUMBERS, OTHERS, TIMES, TextType
 from . import Counts, Pair, Values, to_arrow
 
@@ -87,7 +87,14 @@ def _read(session: Any, source: Source, side: str, delimiter: str | None) -> tup
         frame = session.read.json(files, mode="FAILFAST", primitivesAsString=False)
         texts = [f.name for f in frame.schema.fields if f.dataType.simpleString() == "string"]
         return _retype(frame, texts, TIMES), frame.columns
-    reader = {"quote": '"', "escape": '"', "mode": "FAILFAST", "multiLine": True, "encoding": "UTF-8"}
+    reader = {
+        "quote": '"',
+        "escape": '"',
+        "mode": "FAILFAST",
+        "multiLine": True,
+        "encoding": "UTF-8",
+        "unescapedQuoteHandling": "RAISE_ERROR",
+    }
     # What an empty field without quotes is read as; if it were "" too, an empty text would be missing.
     reader["nullValue"] = "\x01missing\x01"
     if "://" in source.files[0]:
@@ -97,12 +104,21 @@ def _read(session: Any, source: Source, side: str, delimiter: str | None) -> tup
         delimiter, names = csv_header(source.files[0], side, delimiter)
         for file in source.files[1:]:
             must_have(file, csv_header(file, side, delimiter)[1], source.files[0], names, side)
+        for file in source.files:
+            check_csv(file, side, delimiter, names)
     from pyspark.sql.types import StringType, StructField, StructType
 
     own = _positions(names)
     schema = StructType([StructField(name, StringType()) for name in own])
     frame = session.read.csv(files, sep=delimiter, schema=schema, header=True, **reader)
-    return _retype(frame, own, (*NUMBERS, *OTHERS, *TIMES)), names
+    return _retype(_with_line_feeds(frame), own, (*NUMBERS, *OTHERS, *TIMES)), names
+
+
+def _with_line_feeds(frame: Any) -> Any:
+    """Line ends in quotes alike: Spark reads two characters as one where the file's own lines end so, and leaves them elsewhere."""
+    from pyspark.sql import functions as F
+
+    return frame.select(*(F.replace(_column(name), F.lit("\r\n"), F.lit("\n")).alias(name) for name in frame.columns))
 
 
 def _must_be_alike(files: Sequence[str], side: str) -> None:
