@@ -167,8 +167,9 @@ def check_csv(file: str, side: str, delimiter: str, names: Sequence[str]) -> Non
 
     def lines(text: TextIO) -> Iterator[str]:
         nonlocal last
-        for last in text:
-            yield last
+        for line in text:
+            last = line
+            yield line
 
     before = csv.field_size_limit(1 << 30)
     try:
