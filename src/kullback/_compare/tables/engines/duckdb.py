@@ -27,7 +27,8 @@ from ..columns import (
 from ..quantiles import SAMPLE, Bracket, order_statistics
 from ..sources import Source, check_csv, csv_header, must_have, named
 from ..text_types import MISSING_NUMBERS, NUMBERS, OTHERS, TIMES, TextType
-from . import Counts, Pair, Values, to_arrow
+from . import Counts, Pair
+from .arrow import Values, to_arrow
 
 _AT_ONCE = 400  # aggregates in one query
 _CRLF = "chr(13) || chr(10)"
@@ -107,10 +108,11 @@ class DuckTable:
 
     def load(self, delimiter: str | None) -> None:
         source, where = self._source, f"{self._side}: {self._source.name}"
+        unread: dict[str, str] = {}
         # Patterns are resolved already, and DuckDB would resolve them once more.
         files = [file if "://" in file else glob.escape(file) for file in source.files]
         if source.format == "object":
-            arrow = to_arrow(source.object, self._side)
+            arrow, unread = to_arrow(source.object, self._side)
             names = named(arrow.column_names, where)
             self._connection.register("given", arrow.rename_columns(_positions(names)))
             self._from = "given"
@@ -123,7 +125,7 @@ class DuckTable:
             names = self._load_json(files)
         self._own = dict(zip(names, _positions(names)))
         for name, (_, duck, *_) in zip(names, self._all(f"DESCRIBE SELECT * FROM {self._from}")):
-            self.types[name] = _type(duck)
+            self.types[name] = Type("", unread[name]) if name in unread else _type(duck)
         self._rows = self._one(f"SELECT count(*) FROM {self._from}")[0]
         if self._rows == 0:
             raise ReadError(f"{where} has no rows")
@@ -395,6 +397,8 @@ class DuckTable:
 
     def _value(self, name: str) -> str:
         own, of = self._own[name], self.types[name]
+        if of.kind == "time" and of.name.endswith("_NS"):  # epoch_us rounds, or is not there
+            return f"(epoch_ns({own}) // 1000 - (epoch_ns({own}) % 1000 < 0)::BIGINT)"
         if of.kind == "time":
             return f"epoch_us({own}{'::TIMESTAMP' if of.name == 'DATE' else ''})"
         if of.domain == "float":
@@ -435,7 +439,7 @@ def _type(duck: str) -> Type:
         return decimal_type(duck, int(precision), int(scale))
     if duck.startswith("TIMESTAMP") or duck == "DATE":
         return time_type(duck)
-    if duck in ("VARCHAR", "UUID") or (duck.startswith("ENUM(") and duck.endswith(")")):
+    if duck in ("VARCHAR", "UUID", "JSON") or (duck.startswith("ENUM(") and duck.endswith(")")):
         return Type("text", "ENUM" if duck.startswith("ENUM") else duck)
     if duck == '"NULL"':
         return Type("none", "NULL")

@@ -27,7 +27,8 @@ from ..columns import (
 from ..quantiles import SAMPLE, Bracket, order_statistics
 from ..sources import Source, check_csv, csv_header, must_have, named
 from ..text_types import MISSING_NUMBERS, NUMBERS, OTHERS, TIMES, TextType
-from . import Counts, Pair, Values, to_arrow
+from . import Counts, Pair
+from .arrow import Values, for_spark, to_arrow
 
 _AT_ONCE = 300  # aggregates in one job
 _DAY = 86_400_000_000
@@ -65,23 +66,25 @@ def open_table(source: Source, side: str, *, master: str | None, delimiter: str 
         why = _first_line(error).rstrip(".")
         raise ReadError(f"Spark does not start: {why}{'' if java else '; it needs Java, which is not installed'}") from None
     try:
-        return SparkTable(*_read(session, source, side, delimiter), source, side)
+        unread: dict[str, str] = {}
+        return SparkTable(*_read(session, source, side, delimiter, unread), source, side, unread)
     except _errors() as error:
         raise ReadError(f"{side}: {_sentence(error, source)}") from None
 
 
-def _read(session: Any, source: Source, side: str, delimiter: str | None) -> tuple[Any, list[str]]:
-    """A frame, and the names of its columns: by position where Spark would take a and A for the same."""
+def _read(session: Any, source: Source, side: str, delimiter: str | None, unread: dict[str, str]) -> tuple[Any, list[str]]:
+    """A frame, and the names of its columns: by position where Spark would take a and A for the same. Adds to `unread` (`for_spark`)."""
     if source.format == "object":
         if hasattr(source.object, "sparkSession"):
             return source.object, source.object.columns
-        arrow = _in_utc(to_arrow(source.object, side))
+        arrow, found = for_spark(*to_arrow(source.object, side))
+        unread.update(found)
         return session.createDataFrame(arrow.rename_columns(_positions(arrow.column_names))), arrow.column_names
     # Hadoop resolves patterns of its own.
     files = [file if "://" in file else "file://" + _absolute(file) for file in source.files]
     if source.format == "parquet":
-        _must_be_alike([file for file in source.files if "://" not in file], side)
-        frame = session.read.parquet(*files)
+        schemas = _schemas([file for file in source.files if "://" not in file], side)
+        frame = _parquet(session, files, schemas, side)
         return frame, frame.columns
     if source.format == "jsonl":
         frame = session.read.json(files, mode="FAILFAST", primitivesAsString=False)
@@ -121,31 +124,50 @@ def _with_line_feeds(frame: Any) -> Any:
     return frame.select(*(F.replace(_column(name), F.lit("\r\n"), F.lit("\n")).alias(name) for name in frame.columns))
 
 
-def _must_be_alike(files: Sequence[str], side: str) -> None:
-    """Parquet files have the same names: Spark would drop a column, or make one up of missing values. Types it checks itself."""
+def _schemas(files: Sequence[str], side: str) -> dict[str, Any]:
+    """Of Parquet files, which have the same names: Spark would drop a column, or make one up of missing values. Types it checks itself."""
     import pyarrow
     from pyarrow.parquet import read_schema
 
-    names: list[str] = []
-    for file in files if len(files) > 1 else ():
+    schemas: dict[str, Any] = {}
+    for file in files:
         try:
-            found = sorted(read_schema(file).names)
-        except pyarrow.ArrowException:
+            schemas[file] = read_schema(file)
+        except (pyarrow.ArrowException, OSError):
             raise ReadError(f"{side}: {file} is cut short or damaged: copy or write it again") from None
-        must_have(file, found, files[0], names or found, side)
-        names = found
+        must_have(file, sorted(schemas[file].names), files[0], sorted(schemas[files[0]].names), side)
+    return schemas
+
+
+_FOREIGN = re.compile(r"halffloat|time(32|64)\[|uuid|decimal256")  # to Spark's reader of Parquet
+
+
+def _parquet(session: Any, files: Sequence[str], schemas: Mapping[str, Any], side: str) -> Any:
+    from pyspark.errors import PySparkException
+    from pyspark.sql import functions as F
+
+    fields = [(file, field) for file, schema in schemas.items() for field in schema]
+    if any("[ns" in str(field.type) for _, field in fields):
+        session = session.newSession()  # one in which Spark reads them, as whole numbers; the caller's stays as it is
+        session.conf.set("spark.sql.legacy.parquet.nanosAsLong", "true")
+    try:
+        frame = session.read.parquet(*files)
+    except PySparkException:
+        for file, field in fields:
+            if _FOREIGN.search(str(field.type)):
+                raise ReadError(
+                    f"{side}: column {field.name!r} is {field.type} in {file}, which Spark does not read: "
+                    "write it as another type, or take the engine duckdb"
+                ) from None
+        raise
+    times = {field.name for _, field in fields if str(field.type).startswith("timestamp[ns")}
+    whole = [of.name for of in frame.schema.fields if of.name in times and of.dataType.simpleString() == "bigint"]
+    micros = {name: F.timestamp_micros(F.expr(f"{_quoted(name)} div 1000") - (_column(name) % 1000 < 0).cast("bigint")) for name in whole}
+    return frame.withColumns(micros) if micros else frame
 
 
 def _positions(names: Sequence[str]) -> list[str]:
     return [f"c{i}" for i in range(len(names))]
-
-
-def _in_utc(arrow: Any) -> Any:
-    """Times without a zone are UTC; Spark would take them to be in the session's zone."""
-    import pyarrow
-
-    types = [pyarrow.timestamp(t.unit, "UTC") if pyarrow.types.is_timestamp(t) and t.tz is None else t for t in arrow.schema.types]
-    return arrow.cast(pyarrow.schema([field.with_type(of) for field, of in zip(arrow.schema, types)]))
 
 
 def _absolute(file: str) -> str:
@@ -187,7 +209,11 @@ def _retype(frame: Any, names: Sequence[str], candidates: Sequence[TextType]) ->
 def _column(name: str) -> Any:
     from pyspark.sql import functions as F
 
-    return F.col("`" + name.replace("`", "``") + "`")
+    return F.col(_quoted(name))
+
+
+def _quoted(name: str) -> str:
+    return "`" + name.replace("`", "``") + "`"
 
 
 def _errors() -> tuple[type[Exception], ...]:
@@ -215,10 +241,12 @@ def _first_line(error: Exception) -> str:
 class SparkTable:
     """See `Table`."""
 
-    def __init__(self, frame: Any, names: Sequence[str], source: Source, side: str) -> None:
+    def __init__(self, frame: Any, names: Sequence[str], source: Source, side: str, unread: Mapping[str, str]) -> None:
         self._source, self._side = source, side
         names = named(names, f"{side}: {source.name}")
-        self.types = {name: _type(field.dataType) for name, field in zip(names, frame.schema.fields)}
+        self.types = {
+            name: Type("", unread[name]) if name in unread else _type(field.dataType) for name, field in zip(names, frame.schema.fields)
+        }
         # By position, so that no name needs quoting from here on.
         self._own = dict(zip(names, _positions(names)))
         self._frame = frame.toDF(*self._own.values())
