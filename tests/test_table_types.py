@@ -176,6 +176,17 @@ def test_pandas_columns_that_are_refused(sentence, spark):  # noqa: F811
         assert str(error.value) == f"P: column 'c' {sentence}"
 
 
+def test_categories_of_polars(spark):  # noqa: F811
+    import polars
+
+    for values in (
+        polars.Series(["a", "b", None, "a"], dtype=polars.Categorical),
+        polars.Series(["a", None, "a", "b"]).cast(polars.Enum(["a", "b"])),
+    ):
+        for engine in ENGINES:
+            assert found(polars.DataFrame({"ok": [1] * 4, "c": values}), engine) == ("text", {"a": 2, "other levels": 1, "missing": 1})
+
+
 def test_pandas_categories_of_several_types():
     frame = pd.DataFrame({"c": pd.Categorical([1, "a", None])})
     with pytest.raises(TypeError, match=r"^P: column 'c' holds values of several types \(int and str\): make them one$"):

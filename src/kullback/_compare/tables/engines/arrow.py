@@ -87,8 +87,13 @@ def _plain(column: Any, name: str, side: str) -> Any:
     is_ = pyarrow.types
     if is_.is_run_end_encoded(column.type):
         column = pyarrow.chunked_array([pc.run_end_decode(chunk) for chunk in column.chunks], type=column.type.value_type)
-    if is_.is_dictionary(column.type) and not is_.is_string(column.type.value_type) and not is_.is_nested(column.type.value_type):
-        column = column.cast(column.type.value_type)
+    if is_.is_dictionary(column.type) and not is_.is_nested(column.type.value_type):
+        inner = column.type.value_type
+        if is_.is_string_view(inner):  # polars' categories; Spark knows no views, and Arrow casts no dictionaries of them
+            chunks = [pyarrow.DictionaryArray.from_arrays(chunk.indices, chunk.dictionary.cast("string")) for chunk in column.chunks]
+            column = pyarrow.chunked_array(chunks, type=pyarrow.dictionary(column.type.index_type, "string"))
+        elif not is_.is_string(inner) and not is_.is_large_string(inner):
+            column = column.cast(inner)
     of = column.type
     if is_.is_float16(of):
         return column.cast(pyarrow.float32())
