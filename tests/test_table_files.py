@@ -110,9 +110,9 @@ def test_empty_and_broken_files(here):
     Path("broken.jsonl").write_text('{"x": 1}\n{"x": \n')
     assert "broken.jsonl" in fails("broken.jsonl")
     Path("twice.jsonl").write_text('{"x": 1, "x": 2}\n')
-    assert fails("twice.jsonl").endswith('in line 1: Object {"x":1,"x":2} has duplicate key "x"')
+    assert fails("twice.jsonl") == "P: twice.jsonl: line 1 has the name 'x' twice"
     Path("lists.jsonl").write_text("[1]\n[2]\n")
-    assert fails("lists.jsonl").startswith("P: lists.jsonl: its lines are not all objects")
+    assert fails("lists.jsonl") == 'P: lists.jsonl: line 1 is no object: give each row as one, such as {"x": 1.5}'
     Path("blank.csv").write_text("\n\n")
     assert "has no header line" in fails("blank.csv")
 
@@ -192,7 +192,7 @@ def test_names_in_json_lines(here):
     Path("fine.jsonl").write_text('{"a": 1, "A_1": 3}\n{"a": 1, "A_1": 2}\n')
     assert compare_tables("fine.jsonl", "fine.jsonl")["A_1"].p == (1, 1)
     Path("empty.jsonl").write_text('{"": 1}\n{"": 2}\n')
-    assert "names that are not empty" in fails("empty.jsonl")
+    assert fails("empty.jsonl") == "P: empty.jsonl: line 1 has a name that is empty"
     # Of more than 200 names that look alike DuckDB would make one column.
     Path("wide.jsonl").write_text("".join(json.dumps({f"k{i}": i + j for i in range(300)}) + "\n" for j in range(3)))
     assert len(compare_tables("wide.jsonl", "wide.jsonl").columns) == 300

@@ -3,6 +3,7 @@
 import csv
 import gzip
 import io
+import json
 from collections import Counter
 
 import pytest
@@ -99,3 +100,70 @@ def test_zones_that_there_are_not(tmp_path, spark):  # noqa: F811
     (tmp_path / "t.csv").write_text("at\n" + "2024-01-01T00:00:00+23:59\n" * 2)
     for engine in ENGINES:
         assert counted(tmp_path / "t.csv", engine)[1]["at"] == ("text", {"2024-01-01T00:00:00+23:59": 2})
+
+
+@pytest.mark.parametrize(
+    ("lines", "sentence"),
+    [
+        (['{"x": 1}', "", '{"x": "a"}'], ": line 3: column 'x' holds texts here and numbers before: make them one type"),
+        (['{"x": 1}', '{"x": "1"}'], ": line 2: column 'x' holds texts here and numbers before: make them one type"),
+        (['{"x": 1.5}', '{"x": true}'], ": line 2: column 'x' holds true or false here and numbers before: make them one type"),
+        (['{"x": "true"}', '{"x": true}'], ": line 2: column 'x' holds true or false here and texts before: make them one type"),
+        (['{"x": {"a": 1}, "y": 1}', '{"x": 2}'], ": line 2: column 'x' holds numbers here and objects before: make them one type"),
+        (['{"x": [1], "y": 1}', '{"x": {"a": 1}}'], ": line 2: column 'x' holds objects here and lists before: make them one type"),
+        (
+            ['{"x": 1}', '{"X": 1}'],
+            " has columns 'x' and 'X', which differ in case only and cannot be told apart in JSON lines: rename one",
+        ),
+        (['{"x": 1, "x": 2}'], ": line 1 has the name 'x' twice"),
+        (['{"x": 1}', "3"], ': line 2 is no object: give each row as one, such as {"x": 1.5}'),
+        (['[{"x": 1}, {"x": 2}]'], ': line 1 is no object: give each row as one, such as {"x": 1.5}'),
+        (['{"x": 1}{"x": 2}'], ': line 1 is not JSON; each line is an object, such as {"x": 1.5}'),
+        (['{"x": 1}', "{'x': 1}"], ': line 2 is not JSON; each line is an object, such as {"x": 1.5}'),
+        (['{"x": "\\ud800"}'], ": line 1 holds text that is not Unicode (half a surrogate pair)"),
+    ],
+    ids=lambda x: x if isinstance(x, str) else "",
+)
+def test_what_is_wrong_with_json_lines(lines, sentence, tmp_path, spark):  # noqa: F811
+    """By themselves, DuckDB would compare JSON and Spark text, or read a part of what is there."""
+    path = tmp_path / "t.jsonl"
+    path.write_text("\n".join(lines) + "\n")
+    for engine in ENGINES:
+        assert refused(path, engine) == f"P: {path}{sentence}", engine
+
+
+@pytest.mark.parametrize(
+    "values",
+    [
+        ["1", "1.5", "1", "null"],
+        ["1", "1.0", "2"],
+        ["-1", "12345678901234567890", "12345678901234567889"],  # exact
+        ["1", "99946744073709551615", "99946744073709551614"],  # floats: the last two are one
+        ["-9223372036854775809", "-9223372036854775808", "1"],
+        ["9007199254740993", "9007199254740992", "0.5"],
+        ["123456789012345678901234567890", "1", "2"],
+        ['"10:00"', '"10:00"', '"9:00"'],
+        ['"10:00"', '"10:00"', '"10:00:00"'],
+        ['"0000000A-0000-0000-0000-000000000005"'] * 2,
+        ["null", '"a"', '""', '"a"'],
+        ["null", "null"],
+    ],
+)
+def test_values_of_json_lines(values, tmp_path, spark):  # noqa: F811
+    """Names that some rows do not have are missing there. Whole numbers of 64 bits are exact, others floats; texts stay as they are."""
+    path = tmp_path / "t.jsonl"
+    path.write_text('{"y": 1}\n' + "".join(f'{{"x": {value}, "y": 1}}\n' for value in values))
+    given = [None, *map(json.loads, values)]
+    present = [x for x in given if x is not None]
+    if any(isinstance(x, float) for x in present) or any(isinstance(x, int) and not -(2**63) <= x < 2**64 for x in present):
+        present = [float(x) for x in present]
+    for engine in ENGINES:
+        n, columns = counted(path, engine)
+        kind, counts = columns["x"]
+        assert n == len(given)
+        assert counts.pop("missing") == given.count(None)
+        if kind == "text":
+            levels = {x: m for x, m in Counter(present).items() if m > 1}
+            assert counts == levels | ({"other levels": len(present) - sum(levels.values())} if set(present) - set(levels) else {})
+        else:  # of so few each has an interval
+            assert list(counts.values()) == [m for _, m in sorted(Counter(present).items())], engine

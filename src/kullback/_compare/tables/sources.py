@@ -1,27 +1,23 @@
-"""What a caller names as a table: files by path, folder or pattern, or an object that holds one. Reads a CSV's first line,
-and the others only to say what is wrong with them."""
+"""What a caller names as a table: files by path, folder or pattern, or an object that holds one. Reads nothing but a CSV's first line."""
 
 from __future__ import annotations
 
 import csv
 import glob
-import gzip
 import os
 import re
-import zlib
 from collections import Counter
-from collections.abc import Iterable, Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Iterable, Sequence
 from itertools import count
 from pathlib import Path
-from typing import Any, NamedTuple, TextIO, cast
+from typing import Any, NamedTuple
 
 from ..._read import ReadError, check_name
+from .text_files import SPACED, open_text, spaced
 
 FORMATS = {"csv": "csv", "tsv": "csv", "parquet": "parquet", "pq": "parquet", "jsonl": "jsonl", "ndjson": "jsonl"}
 _PACKED = (".gz", ".zst")
 _DELIMITERS = ",;\t|"
-_SPACED = "has a space between a delimiter and a quote: take it out"
 _TAKEN = ".csv, .tsv, .parquet or .jsonl (text also as .gz), a folder of these, a pattern such as 'day-*.parquet', or a profile (.json)"
 
 
@@ -122,7 +118,7 @@ def csv_header(file: str, side: str, delimiter: str | None) -> tuple[str, list[s
     """The delimiter (the most frequent of , ; tab | in the first line, unless it is given) and the names in that line."""
     if file.lower().endswith(".zst"):
         raise ReadError(f"{side}: {file}: unpack it first, or pack it as .gz; Parquet is smaller still")
-    with _text(file, side) as text:
+    with open_text(file, side) as text:
         start = text.read(1 << 20)
     if "\0" in start:
         raise ReadError(f"{side}: {file} is not text: it holds NUL characters")
@@ -135,65 +131,9 @@ def csv_header(file: str, side: str, delimiter: str | None) -> tuple[str, list[s
         raise ReadError(f"{side}: {file}: a quote is opened in its first line and not closed") from None
     if not any(names):
         raise ReadError(f"{side}: {file} has no header line")
-    if _spaced(names):
-        raise ReadError(f"{side}: {file}: line 1 {_SPACED}")
+    if spaced(names):
+        raise ReadError(f"{side}: {file}: line 1 {SPACED}")
     return delimiter, named(names, f"{side}: {file}")
-
-
-def _spaced(row: Sequence[str]) -> bool:
-    return any(field.startswith(" ") and field.lstrip(" ").startswith('"') for field in row)
-
-
-@contextmanager
-def _text(file: str, side: str) -> Iterator[TextIO]:
-    """A text file, packed or not, open; or the sentence that says why not."""
-    try:
-        with (
-            gzip.open(file, "rt", encoding="utf-8-sig", newline="")
-            if file.lower().endswith(".gz")
-            else open(file, encoding="utf-8-sig", newline="") as text
-        ):
-            yield cast(TextIO, text)
-    except UnicodeDecodeError:
-        raise ReadError(f"{side}: {file} is not UTF-8 text: convert it first, e.g. iconv -f latin1 -t utf-8") from None
-    except (OSError, EOFError, zlib.error) as error:
-        raise ReadError(f"{side}: {file}: {getattr(error, 'strerror', None) or error}") from None
-
-
-def check_csv(file: str, side: str, delimiter: str, names: Sequence[str]) -> None:
-    """The first line that is no row, in one sentence. Engines say it each in its own way, and some let it pass: an open quote, a space
-    before one, other bytes than UTF-8, two kinds of line ends."""
-    last = ""
-
-    def lines(text: TextIO) -> Iterator[str]:
-        nonlocal last
-        for line in text:
-            last = line
-            yield line
-
-    before = csv.field_size_limit(1 << 30)
-    try:
-        with _text(file, side) as text:
-            reader = csv.reader(lines(text), delimiter=delimiter, strict=True)
-            end, here = "", 1
-            where = f"{side}: {file}: line"
-            try:
-                for row in reader:
-                    if ' "' in last and _spaced(row):
-                        raise ReadError(f"{where} {here} {_SPACED}")
-                    if row and len(row) != len(names):
-                        s = "s" * (len(row) != 1)
-                        raise ReadError(f"{where} {here} has {len(row)} field{s}, and the header {len(names)}")
-                    ends = last[len(last.rstrip("\r\n")) :][-2:] if row else ""
-                    if ends and end and ends != end:
-                        raise ReadError(f"{where} {here} ends in {ends!r}, and those before in {end!r}: write all alike")
-                    end, here = end or ends, reader.line_num + 1
-            except csv.Error as error:
-                if "unexpected end" in str(error):
-                    raise ReadError(f"{where} {here} opens a quote that is never closed") from None
-                raise ReadError(f'{where} {here} goes on after a closing quote: a quote inside quotes is doubled, ""') from None
-    finally:
-        csv.field_size_limit(before)
 
 
 def must_have(file: str, found: Sequence[str], first: str, names: Sequence[str], side: str) -> None:

@@ -25,12 +25,14 @@ from ..columns import (
     time_type,
 )
 from ..quantiles import SAMPLE, Bracket, order_statistics
-from ..sources import Source, check_csv, csv_header, must_have, named
+from ..sources import Source, csv_header, must_have, named
+from ..text_files import check_csv, check_json_lines
 from ..text_types import MISSING_NUMBERS, NUMBERS, OTHERS, TIMES, TextType
 from . import Counts, Pair
 from .arrow import Values, to_arrow
 
 _AT_ONCE = 400  # aggregates in one query
+_TAKEN_FOR = ("TIME", "UUID")  # what DuckDB takes texts of JSON for, and then writes otherwise than they are
 _CRLF = "chr(13) || chr(10)"
 _INTEGERS = {
     "TINYINT": (8, True), "SMALLINT": (16, True), "INTEGER": (32, True), "BIGINT": (64, True), "HUGEINT": (128, True),
@@ -188,30 +190,37 @@ class DuckTable:
         return names, [duck for _, duck, *_ in self._all(f"DESCRIBE SELECT * FROM {_parquet([file])}")]
 
     def _load_json(self, files: list[str]) -> list[str]:
+        import duckdb
+
+        here = [file for file in self._source.files if "://" not in file and not file.lower().endswith(".zst")]
         # Rows are objects, of however many names. Formats that nothing has: which texts are times is for `_retype` to say.
-        self._connection.execute(
-            f"CREATE TEMP TABLE raw AS SELECT * FROM read_json({_text_list(files)}, format='newline_delimited', sample_size=-1, "
+        read = (
+            f"CREATE OR REPLACE TEMP TABLE raw AS SELECT * FROM read_json({_text_list(files)}, format='newline_delimited', sample_size=-1, "
             "records=true, map_inference_threshold=-1, union_by_name=true, maximum_object_size=67108864, "
-            "convert_strings_to_integers=false, dateformat='%Y never', timestampformat='%Y never')"
+            "convert_strings_to_integers=false, dateformat='%Y never', timestampformat='%Y never'"
         )
-        columns = self._all("DESCRIBE raw")
-        names = [name for name, *_ in columns]
-        for name in names:
-            # DuckDB has called an A beside an a A_1, unless there was such a name.
-            known = name.rpartition("_")[0]
-            twin = next((other for other in names if other != known and other.lower() == known.lower()), None)
-            if twin is not None and known not in names and self._json_has(files, known):
-                raise ReadError(
-                    f"{self._side}: {self._source.name} has columns {twin!r} and {known!r}, "
-                    "which differ in case only and cannot be told apart in JSON lines: rename one"
-                )
+        try:
+            self._connection.execute(f"{read})")
+        except duckdb.Error:
+            check_json_lines(here, self._side, self._source.name)
+            raise
+        columns = [(name, duck) for name, duck, *_ in self._all("DESCRIBE raw")]
+        names = [name for name, _ in columns]
+        # Of values of several types DuckDB makes JSON, and of an A beside an a an A_1.
+        if "JSON" in dict(columns).values() or any(self._is_renamed(name, names) for name in names):
+            check_json_lines(here, self._side, self._source.name)
+        if any(duck in _TAKEN_FOR for _, duck in columns):
+            columns = [(name, "VARCHAR" if duck in _TAKEN_FOR else duck) for name, duck in columns]
+            struct = ", ".join(f"{_text(name)}: {_text(duck)}" for name, duck in columns)
+            self._connection.execute(f"{read}, columns={{{struct}}})")
         own = _positions(names)
-        self._retype(f"raw AS given({', '.join(own)})", [x for x, (_, duck, *_) in zip(own, columns) if duck == "VARCHAR"], TIMES)
+        self._retype(f"raw AS given({', '.join(own)})", [x for x, (_, duck) in zip(own, columns) if duck == "VARCHAR"], TIMES)
         return names
 
-    def _json_has(self, files: list[str], name: str) -> bool:
-        keys = f"SELECT unnest(json_keys(json)) AS name FROM read_ndjson_objects({_text_list(files)})"
-        return bool(self._one(f"SELECT count(*) FROM ({keys}) WHERE name = ?", [name])[0])
+    @staticmethod
+    def _is_renamed(name: str, names: Sequence[str]) -> bool:
+        known = name.rpartition("_")[0]
+        return known not in names and any(other.lower() == known.lower() for other in names)
 
     def _retype(self, raw: str, own: Sequence[str], candidates: Sequence[TextType]) -> None:
         """The text columns of `raw` cast to the first candidate that all their values are."""

@@ -25,7 +25,8 @@ from ..columns import (
     time_type,
 )
 from ..quantiles import SAMPLE, Bracket, order_statistics
-from ..sources import Source, check_csv, csv_header, must_have, named
+from ..sources import Source, csv_header, must_have, named
+from ..text_files import check_csv, check_json_lines
 from ..text_types import MISSING_NUMBERS, NUMBERS, OTHERS, TIMES, TextType
 from . import Counts, Pair
 from .arrow import Values, for_spark, to_arrow
@@ -87,9 +88,10 @@ def _read(session: Any, source: Source, side: str, delimiter: str | None, unread
         frame = _parquet(session, files, schemas, side)
         return frame, frame.columns
     if source.format == "jsonl":
-        frame = session.read.json(files, mode="FAILFAST", primitivesAsString=False)
+        check_json_lines([file for file in source.files if "://" not in file], side, source.name)
+        frame = session.read.json(files, mode="FAILFAST", primitivesAsString=False, columnNameOfCorruptRecord="\x01corrupt\x01")
         texts = [f.name for f in frame.schema.fields if f.dataType.simpleString() == "string"]
-        return _retype(frame, texts, TIMES), frame.columns
+        return _retype(_with_floats(frame), texts, TIMES), frame.columns
     reader = {
         "quote": '"',
         "escape": '"',
@@ -122,6 +124,18 @@ def _with_line_feeds(frame: Any) -> Any:
     from pyspark.sql import functions as F
 
     return frame.select(*(F.replace(_column(name), F.lit("\r\n"), F.lit("\n")).alias(name) for name in frame.columns))
+
+
+def _with_floats(frame: Any) -> Any:
+    """Columns of whole numbers that no 64 bits hold, with a sign or without, are floats: DuckDB's rule for JSON."""
+    from pyspark.sql import functions as F
+
+    long = [field.name for field in frame.schema.fields if field.dataType.simpleString().startswith("decimal")]
+    if not long:
+        return frame
+    ends = iter(frame.agg(*(end(_column(name)) for name in long for end in (F.min, F.max))).first())
+    beyond = [name for name, low, high in zip(long, ends, ends) if low < -(2**63) or high >= 2**64]
+    return frame.withColumns({name: _column(name).cast("double") for name in beyond})
 
 
 def _schemas(files: Sequence[str], side: str) -> dict[str, Any]:
