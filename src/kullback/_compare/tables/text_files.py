@@ -37,7 +37,7 @@ def spaced(row: Sequence[str]) -> bool:
 
 
 def check_csv(file: str, side: str, delimiter: str, names: Sequence[str]) -> None:
-    """The first line that is no row. Spark lets pass: an open quote, a space before one, bytes that are not UTF-8, two kinds of line ends."""
+    """The first line that is no row. Spark lets pass: an open quote, a space before one, bytes that are no UTF-8, mixed line ends."""
     last = ""
 
     def lines(text: TextIO) -> Iterator[str]:

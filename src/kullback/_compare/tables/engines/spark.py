@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 import re
-import shutil
 from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from typing import Any
@@ -30,6 +29,7 @@ from ..text_files import check_csv, check_json_lines
 from ..text_types import MISSING_NUMBERS, NUMBERS, OTHERS, TIMES, TextType
 from . import Counts, Pair
 from .arrow import Values, for_spark, to_arrow
+from .spark_session import spoken, started
 
 _AT_ONCE = 300  # aggregates in one job
 _DAY = 86_400_000_000
@@ -45,32 +45,12 @@ _CASTS = {
 }
 
 
-_MASTER = re.compile(r"local(\[(\d+|\*)(,\s*\d+)?\])?|local-cluster\[.+\]|yarn|(spark|k8s)://.+")
-
-
 def open_table(source: Source, side: str, *, master: str | None, delimiter: str | None) -> SparkTable:
     """The table, open in the running Spark session, or in a new one on `master` (this machine by default)."""
-    try:
-        from pyspark.sql import SparkSession
-    except ImportError:
-        raise ReadError("--engine spark needs PySpark: pip install 'kullback[spark]'") from None
-    if master is not None and not _MASTER.fullmatch(master):  # Java would end, and say so in a page of its own
-        raise ReadError(f"Spark has no master {master!r}: it is local, local[4], yarn, spark://host:7077 or k8s://https://host:443")
-    try:
-        session = SparkSession.getActiveSession()
-        if session is None:
-            builder = SparkSession.builder.appName("kullback").master(master or "local[*]")
-            session = builder.config("spark.ui.enabled", "false").config("spark.ui.showConsoleProgress", "false").getOrCreate()
-            session.sparkContext.setLogLevel("OFF")  # what goes wrong arrives here, and is said in a sentence
-    except Exception as error:  # a gateway that does not start has no class of its own
-        java = shutil.which("java") or "JAVA_HOME" in os.environ
-        why = _first_line(error).rstrip(".")
-        raise ReadError(f"Spark does not start: {why}{'' if java else '; it needs Java, which is not installed'}") from None
-    try:
+    session = started(master)
+    with spoken(source, side):
         unread: dict[str, str] = {}
         return SparkTable(*_read(session, source, side, delimiter, unread), source, side, unread)
-    except _errors() as error:
-        raise ReadError(f"{side}: {_sentence(error, source)}") from None
 
 
 def _read(session: Any, source: Source, side: str, delimiter: str | None, unread: dict[str, str]) -> tuple[Any, list[str]]:
@@ -230,28 +210,6 @@ def _quoted(name: str) -> str:
     return "`" + name.replace("`", "``") + "`"
 
 
-def _errors() -> tuple[type[Exception], ...]:
-    from py4j.protocol import Py4JJavaError
-    from pyspark.errors import PySparkException
-
-    return (PySparkException, Py4JJavaError)
-
-
-def _sentence(error: Exception, source: Source) -> str:
-    text = _first_line(error)
-    if doubled := re.match(r"\[COLUMN_ALREADY_EXISTS\] The column `(.*)` already exists", text):
-        return f"{source.name} has two columns named {doubled[1]!r} (Spark reads no names that differ in case only): rename one"
-    if damaged := re.match(r"\[FAILED_READ_FILE\.CANNOT_READ_FILE_FOOTER\] .* reading file (?:file:/*(?=/))?(.*)\. Could not", text):
-        return f"{damaged[1]} is cut short or damaged: copy or write it again"
-    return f"{source.name}: {text}"
-
-
-def _first_line(error: Exception) -> str:
-    """Of what Java says, without where in Java."""
-    text = str(error).partition("\n: ")[2] or str(error)
-    return re.sub(r"^([a-z]+[.])+[A-Za-z]+: ", "", text.strip().splitlines()[0])
-
-
 class SparkTable:
     """See `Table`."""
 
@@ -272,7 +230,7 @@ class SparkTable:
         """The first pass."""
         from pyspark.sql import functions as F
 
-        try:
+        with spoken(self._source, self._side):
             ordered = [name for name in names if self.types[name].domain]
             present = dict(zip(names, self._aggregate([self._value(name).isNotNull() for name in names])))
             finite = dict(zip(ordered, self._aggregate([self._is_finite(name) for name in ordered])))
@@ -293,8 +251,6 @@ class SparkTable:
                     edges = order_statistics(some, finite[name], ranks(finite[name], bins), partial(self._look, name))
                     found[name] = quantile_bins(kind, edges)
             return found
-        except _errors() as error:
-            raise ReadError(f"{self._side}: {_sentence(error, self._source)}") from None
 
     def _look(self, name: str, brackets: Sequence[Bracket]) -> list[list[Any]]:
         from pyspark.sql import Window
@@ -331,7 +287,7 @@ class SparkTable:
 
     def counts(self, bins: Mapping[str, Bins], pairs: Sequence[Pair], *, step: Callable[[str], None]) -> Counts:
         """The second pass: one job of sums over every column, and one for each pair."""
-        try:
+        with spoken(self._source, self._side):
             conditions = {name: self._conditions(name, of) for name, of in bins.items()}
             numbers = iter(self._aggregate([condition for some in conditions.values() for condition in some]))
             found = {}
@@ -351,8 +307,6 @@ class SparkTable:
                 step(":".join(pair))
                 joint[pair] = self._pair(pair, bins)
             return Counts(self._rows, found, joint)
-        except _errors() as error:
-            raise ReadError(f"{self._side}: {_sentence(error, self._source)}") from None
 
     def _conditions(self, name: str, of: Bins) -> list[Any]:
         x = self._value(name)
