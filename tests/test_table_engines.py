@@ -1,8 +1,13 @@
 """DuckDB and a real local Spark against a Python oracle that counts one value at a time: the same edges, the same counts, in every type."""
 
+import contextlib
 import datetime as dt
 import math
+import os
 import re
+import signal
+import subprocess
+import sys
 from collections import Counter
 from decimal import Decimal
 from fractions import Fraction
@@ -17,6 +22,7 @@ from kullback._compare.tables.columns import Bins, Cut, quantile_bins
 from kullback._compare.tables.engines import duckdb as duckdb_engine
 from kullback._compare.tables.engines import spark as spark_engine
 from kullback._compare.tables.sources import find
+from test_cli import ENVIRONMENT
 
 HOSTILE = '"; DROP TABLE raw; -- `x`.y\n'
 EPOCH = dt.datetime(1970, 1, 1, tzinfo=dt.timezone.utc)
@@ -365,3 +371,44 @@ def test_a_column_without_values_on_one_side(library, empty, tmp_path, spark):
         assert (column.labels, column.p, column.q, column.figures, column.test) == (
             other.labels, other.p, other.q, other.figures, other.test,
         )  # fmt: skip
+
+
+@pytest.mark.parametrize("moment", ["starting", "working"])
+def test_an_interrupt_of_spark(moment, tmp_path):
+    """By a terminal, which tells Java too: no traceback of either, exit code 130, and nothing left behind."""
+    pq.write_table(
+        pa.table({"x": np.arange(2_000_000) % 9973, "y": np.random.default_rng(1).normal(size=2_000_000)}), tmp_path / "part.parquet"
+    )
+    (tmp_path / "p").mkdir()
+    for i in range(100):  # one file, and work for minutes
+        (tmp_path / "p" / f"{i}.parquet").symlink_to(tmp_path / "part.parquet")
+    code = (
+        "import threading, os, signal, time\n"
+        "from kullback._compare.tables.engines import spark\n"
+        "def press():\n"
+        "    time.sleep(1.0)\n"
+        "    os.killpg(0, signal.SIGINT)\n"
+        f"name = {'started' if moment == 'starting' else 'SparkTable'!r}\n"
+        "real = getattr(spark, name)\n"
+        "def began(*given):\n"
+        "    threading.Thread(target=press, daemon=True).start()\n"
+        "    return real(*given)\n"
+        "setattr(spark, name, began)\n"
+        "from kullback._cli import main\n"
+        "raise SystemExit(main(['compare', 'p', 'p', '--engine', 'spark', '--master', 'local[2]', '--report', 'out.html']))\n"
+    )
+    process = subprocess.Popen(
+        [sys.executable, "-c", code], cwd=tmp_path, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, env=ENVIRONMENT,
+        start_new_session=True,
+        preexec_fn=lambda: signal.signal(signal.SIGINT, signal.SIG_DFL),
+    )  # fmt: skip
+    try:
+        out, err = process.communicate(timeout=120)
+    finally:
+        with contextlib.suppress(ProcessLookupError):
+            os.killpg(process.pid, signal.SIGKILL)
+    assert (process.returncode, out) == (130, "")
+    assert "Traceback" not in err
+    assert "KeyboardInterrupt" not in err
+    assert not re.search(r"^\s+at \S+\(", err, re.MULTILINE)
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["p", "part.parquet"]

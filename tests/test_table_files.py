@@ -110,18 +110,18 @@ def test_empty_and_broken_files(here):
     Path("broken.jsonl").write_text('{"x": 1}\n{"x": \n')
     assert "broken.jsonl" in fails("broken.jsonl")
     Path("twice.jsonl").write_text('{"x": 1, "x": 2}\n')
-    assert fails("twice.jsonl").endswith('in line 1: Object {"x":1,"x":2} has duplicate key "x"')
+    assert fails("twice.jsonl") == "P: twice.jsonl: line 1 has the name 'x' twice"
     Path("lists.jsonl").write_text("[1]\n[2]\n")
-    assert fails("lists.jsonl").startswith("P: lists.jsonl: its lines are not all objects")
+    assert fails("lists.jsonl") == 'P: lists.jsonl: line 1 is no object: give each row as one, such as {"x": 1.5}'
     Path("blank.csv").write_text("\n\n")
     assert "has no header line" in fails("blank.csv")
 
 
 def test_csv_that_is_not_whole(here):
     Path("ragged.csv").write_text("x,s\n1,red\n2\n3,red\n")
-    assert "Line: 3" in fails("ragged.csv")
+    assert fails("ragged.csv") == "P: ragged.csv: line 3 has 1 field, and the header 2"
     Path("more.csv").write_text("x,s\n1,red\n2,red,3\n")
-    assert "Line: 3" in fails("more.csv")
+    assert fails("more.csv") == "P: more.csv: line 3 has 3 fields, and the header 2"
     Path("latin.csv").write_bytes("x,s\n1,r\xe9d\n".encode("latin1"))
     assert "not UTF-8" in fails("latin.csv")
     Path("quote.csv").write_text('x,s\n1,"red\n2,red\n')
@@ -192,7 +192,7 @@ def test_names_in_json_lines(here):
     Path("fine.jsonl").write_text('{"a": 1, "A_1": 3}\n{"a": 1, "A_1": 2}\n')
     assert compare_tables("fine.jsonl", "fine.jsonl")["A_1"].p == (1, 1)
     Path("empty.jsonl").write_text('{"": 1}\n{"": 2}\n')
-    assert "names that are not empty" in fails("empty.jsonl")
+    assert fails("empty.jsonl") == "P: empty.jsonl: line 1 has a name that is empty"
     # Of more than 200 names that look alike DuckDB would make one column.
     Path("wide.jsonl").write_text("".join(json.dumps({f"k{i}": i + j for i in range(300)}) + "\n" for j in range(3)))
     assert len(compare_tables("wide.jsonl", "wide.jsonl").columns) == 300
@@ -302,7 +302,7 @@ def test_profiles_merge(here):
     assert (both.rows, both.counts, both.pairs) == (whole.rows, whole.counts, whole.pairs)
     assert compare_tables("a.json", "b.json")["x"].figures == compare_tables(first, second)["x"].figures
     profile(second).write("c.json")
-    with pytest.raises(ReadError, match="do not merge: column 'x' differs; profile both over the bins of one, with --like"):
+    with pytest.raises(ReadError, match=r"do not merge: column 'x' differs; profile both over the bins of one, with like=$"):
         profile(["a.json", "c.json"])
     with pytest.raises(ReadError, match="different bins for column 'x'"):
         compare_tables("a.json", "c.json")

@@ -64,6 +64,26 @@ def test_not_finite_in_json(hostile):
     assert found["left_out"] == [{"name": "only P", "reason": "only P has it"}]
 
 
+def test_what_a_p_value_comes_from():
+    """A pair's may be that of its columns by χ²: no 9,999 tables say 1e-94. Of a column, the least they can say is 1/10,000."""
+    p = pa.table({"b": [True] * 900 + [False] * 2, "x": range(902), "few": [True] * 902})
+    q = pa.table({"b": [True] * 200 + [False] * 100, "x": range(300), "few": [True] * 290 + [False] * 10})
+    record = compare_tables(p, q, pairs=["b:x"])
+    page = record.to_html()
+    told = {}
+    for name in ("b", "x", "few", "b:x"):
+        detail = page[page.index(f">{name}</h2>") :]
+        told[name] = re.search(r"p, no drift at all</dt>.*?; by (.*?)</span>", detail, re.DOTALL)[1]
+    assert (record["b:x"].test.drawn, record["few"].test.drawn) == (9_999, 9_999)
+    assert record["b:x"].p_value < 1e-50
+    assert told == {
+        "b": "χ² with 1 degree of freedom",
+        "x": "χ² with 9 degrees of freedom",
+        "few": "9,999 drawn tables, none of them as far apart",
+        "b:x": "its columns&#39; p-values and 9,999 drawn tables",
+    }
+
+
 def test_over(example, hostile):
     assert example.over(1.0) is None
     assert (

@@ -23,7 +23,7 @@ def add_reading(tables: Any) -> None:
     tables.add_argument(
         "--columns", metavar="A,B", help="the columns to take (default: all); quotes protect a comma in a name: '\"a,b\",c'"
     )
-    tables.add_argument("--pairs", metavar="A:B,C:D", help="columns whose joint distribution is taken too")
+    tables.add_argument("--pairs", metavar="A:B,C:D", help="columns whose joint distribution is taken too (default: those of a profile)")
     tables.add_argument("--bins", type=positive, metavar="N", help="quantile bins of a number or time column (default 10)")
     tables.add_argument("--levels", type=positive, metavar="N", help="most frequent levels of a text column with a bin each (default 50)")
     tables.add_argument("--delimiter", metavar="C", help="of CSV files (default: found in the first line)")
@@ -49,7 +49,7 @@ def reading(arguments: argparse.Namespace) -> dict[str, Any]:
     """As keywords that `compare_tables` and `profile` share."""
     return {
         "columns": None if arguments.columns is None else _listed(arguments.columns),
-        "pairs": [] if arguments.pairs is None else _listed(arguments.pairs),
+        "pairs": None if arguments.pairs is None else _listed(arguments.pairs),
         "bins": arguments.bins,
         "levels": arguments.levels,
         "delimiter": None if arguments.delimiter is None else arguments.delimiter.replace("\\t", "\t"),
@@ -71,6 +71,6 @@ def _prior(text: str) -> float:
         value = float(text)
     except ValueError:
         value = -1.0
-    if not 0 <= value < float("inf"):
-        raise argparse.ArgumentTypeError(f"{text.strip()!r} is not a number of at least 0")
+    if not 0 <= value <= 1e9:
+        raise argparse.ArgumentTypeError(f"{text.strip()!r} is not a number from 0 to 1e9")
     return value

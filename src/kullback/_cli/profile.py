@@ -8,7 +8,7 @@ from typing import Any
 
 from .._read import ReadError
 from .compare_tables import add_reading, reading
-from .shared import write
+from .shared import as_options, write
 
 
 def add(commands: Any) -> None:
@@ -45,12 +45,15 @@ def _run(arguments: argparse.Namespace) -> None:
         )
     check_target(arguments.output)  # before the work; one of the profiles, to which the others are added, is a fine place
     options = reading(arguments)
-    if profiles:
-        given = [name for name, value in options.items() if value and name not in ("engine", "memory")]
-        if given or arguments.like:
-            raise ReadError(f"--{(given or ['like'])[0]} is for tables, and these are profiles, whose bins are made")
-        found = profile(source)
-    else:
-        found = profile(source[0], like=arguments.like, progress=sys.stderr.isatty(), **options)
+    try:
+        if profiles:
+            given = [name for name, value in options.items() if value and name not in ("engine", "memory")]
+            if given or arguments.like:
+                raise ReadError(f"--{(given or ['like'])[0]} is for tables, and these are profiles, whose bins are made")
+            found = profile(source)
+        else:
+            found = profile(source[0], like=arguments.like, progress=sys.stderr.isatty(), **options)
+    except ReadError as error:
+        raise ReadError(as_options(str(error)).replace("with like=", "with --like")) from None
     found.write(arguments.output)
     write(f"{arguments.output}: {found.rows:,} rows, {len(found.bins)} columns")

@@ -257,7 +257,6 @@ def _detail(column: Column, i: int, unit: str) -> dict[str, Any]:
         {"at": _r((j + 0.5) * step), "text": _short(label, 12)} for j, label in enumerate(column.labels) if j % every == 0 and j < 0.87 * n
     ]
     f, floor = column.figures, column.test.floor
-    by = f"{column.test.drawn:,} drawn tables" if column.test.drawn else f"χ² with {column.test.degrees} degrees of freedom"
     pooled = f" {column.pooled:,} rarer levels of P are pooled." if column.pooled else ""
     types = (
         ""
@@ -275,7 +274,7 @@ def _detail(column: Column, i: int, unit: str) -> dict[str, Any]:
             ("KL(Q‖P)", number(f.kl_qp), f"{unit}; noise floor {number(floor.kl_qp, 2)}"),
             ("JS", number(f.js), f"{unit}; noise floor {number(floor.js, 2)}"),
             ("PSI", number(f.psi), f"noise floor {number(floor.psi, 2)}"),
-            ("p, no drift at all", p_text(column.p_value), f"adjusted {p_text(column.p_adjusted)}; by {by}"),
+            ("p, no drift at all", p_text(column.p_value), f"adjusted {p_text(column.p_adjusted)}; by {_by(column)}"),
         ],
         "shares": shares,
         "added": added,
@@ -291,6 +290,17 @@ def _detail(column: Column, i: int, unit: str) -> dict[str, Any]:
             for j, label in enumerate(column.labels)
         ],
     }  # fmt: skip
+
+
+def _by(column: Column) -> str:
+    """What the p-value comes from. That of a pair may be its columns', and so smaller than drawn tables can say."""
+    test = column.test
+    if not test.drawn:
+        return f"χ² with {test.degrees} degree{'s' * (test.degrees != 1)} of freedom"
+    tables = f"{test.drawn:,} drawn tables"
+    if column.kind == "pair":
+        return f"its columns' p-values and {tables}"
+    return f"{tables}, none of them as far apart" if test.p_value * (1 + test.drawn) < 1.5 else tables
 
 
 def _r(x: float) -> float:

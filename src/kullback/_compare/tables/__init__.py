@@ -27,6 +27,7 @@ from .statistics import Choice, Test, divergences, holm, in_base, no_drift, no_j
 __all__ = ["Profile", "TableComparison", "compare_tables", "is_table", "profile"]
 
 BINS, LEVELS, PRIOR, MEMORY = 10, 50, 0.5, "2GB"
+MOST_PRIOR = 1e9  # beside much more, counts would drown in rounding
 
 
 def is_table(source: Any) -> bool:
@@ -41,7 +42,7 @@ def compare_tables(
     q: Any,
     *,
     columns: Sequence[str] | None = None,
-    pairs: Sequence[Any] = (),
+    pairs: Sequence[Any] | None = None,
     bins: int | None = None,
     levels: int | None = None,
     prior: float = PRIOR,
@@ -62,13 +63,13 @@ def compare_tables(
     columns : sequence of str, optional
         Those to compare; all by default.
     pairs : sequence of "a:b" or (a, b)
-        Columns whose joint distribution is compared too.
+        Columns whose joint distribution is compared too; by default those that a profile has, if one is given.
     bins : int
         Quantile bins of a number or time column (10). They are the reference's; a profile has its own.
     levels : int
         How many levels of a text column have a bin of their own (50); rarer ones are pooled.
     prior : float
-        Added to the count of each bin on both sides (0.5, Jeffreys' prior); 0 gives inf where a bin is empty on one side only.
+        Added to the count of each bin on both sides (0.5, Jeffreys' prior; 1e9 at most); 0 gives inf where a bin is empty on one side only.
     base : float, optional
         Of the logarithm: e by default, 2 for bits. PSI is always in nats.
     common : bool
@@ -95,12 +96,15 @@ def compare_tables(
     0.079474 0.010000 0.004540
     """
     options = _Options(bins, levels, delimiter, engine, master, memory)
-    if not (isinstance(prior, (int, float)) and math.isfinite(prior) and prior >= 0):
-        raise ValueError(f"prior={prior!r}: it is a number of at least 0, added to the count of each bin")
+    if not (isinstance(prior, (int, float)) and 0 <= prior <= MOST_PRIOR):
+        raise ValueError(f"prior={prior!r}: it is a number from 0 to {MOST_PRIOR:g}, added to the count of each bin")
     check_base(base)
-    wanted_pairs = _pairs(pairs)
+    wanted_pairs = _pairs(pairs or ())
     with _side(p, "P", options) as reference, _side(q, "Q", options) as other:
         names, left_out = _names(reference, other, columns, wanted_pairs, common)
+        if pairs is None:
+            wanted_pairs, without = _kept_pairs(reference, other, names)
+            left_out += without
         with steps(3 * (len(names) + len(wanted_pairs)), progress) as step:
             before = _counted(reference, names, wanted_pairs, None, options, step)
             after = _counted(other, names, wanted_pairs, before, options, step)
@@ -128,7 +132,7 @@ def profile(
     *,
     like: Any = None,
     columns: Sequence[str] | None = None,
-    pairs: Sequence[Any] = (),
+    pairs: Sequence[Any] | None = None,
     bins: int | None = None,
     levels: int | None = None,
     delimiter: str | None = None,
@@ -151,17 +155,22 @@ def profile(
     options = _Options(bins, levels, delimiter, engine, master, memory)
     if isinstance(source, (list, tuple)):
         return merge([each if isinstance(each, Profile) else read_profile(each, "profile") for each in source])
-    wanted_pairs = _pairs(pairs)
+    wanted_pairs = _pairs(pairs or ())
     over = like if like is None or isinstance(like, Profile) else read_profile(like, "like")
+    if over is not None and options.given:
+        raise ValueError("bins and levels are those of the profile: leave them out")
+    if over is not None and pairs is not None and set(wanted_pairs) != set(over.pairs):
+        raise ValueError("pairs are those of the profile: leave them out")
     with _side(source, "table", options) as side:
         if isinstance(side, Profile):
             raise ReadError("this is a profile already")
         if over is not None:
-            wanted_pairs = list(over.pairs)
-            names, _ = _names(over, side, columns, wanted_pairs, False)
+            wanted_pairs = (
+                list(over.pairs) if columns is None else [pair for pair in over.pairs if set(pair) <= set(_listed_names(columns))]
+            )
+            names, _ = _names(over, side, columns, wanted_pairs, None)
         else:
-            names = _chosen({name: of.kind for name, of in side.types.items()}, columns, wanted_pairs)
-            names = [name for name in names if side.types[name].kind]
+            names, _ = _names(side, side, columns, wanted_pairs, None)
         with steps(2 * (len(names) + len(wanted_pairs)), progress) as step:
             return _counted(side, names, wanted_pairs, over, options, step)
 
@@ -245,41 +254,66 @@ def _type_names(side: Profile | _Opened) -> Mapping[str, str]:
     return side.types if isinstance(side, Profile) else {name: of.name for name, of in side.types.items()}
 
 
+def _listed_names(columns: Sequence[str]) -> list[str]:
+    return [columns] if isinstance(columns, str) else list(dict.fromkeys(columns))
+
+
 def _chosen(kinds: Mapping[str, str], columns: Sequence[str] | None, pairs: Sequence[Pair]) -> list[str]:
-    wanted = list(kinds) if columns is None else [columns] if isinstance(columns, str) else list(dict.fromkeys(columns))
+    wanted = list(kinds) if columns is None else _listed_names(columns)
     return wanted + [name for name in dict.fromkeys(name for pair in pairs for name in pair) if name not in wanted]
 
 
 def _names(
-    p: Profile | _Opened, q: Profile | _Opened, columns: Sequence[str] | None, pairs: Sequence[Pair], common: bool
+    p: Profile | _Opened, q: Profile | _Opened, columns: Sequence[str] | None, pairs: Sequence[Pair], common: bool | None
 ) -> tuple[list[str], list[tuple[str, str]]]:
-    """The columns to compare, and those left out with the reason; or the sentence that says why they cannot be compared."""
+    """The columns to compare, and those left out with the reason; or the sentence that says why they cannot be compared.
+
+    `common` is None where a profile is made: of `q`, over the bins of `p`, or of its own.
+    """
+    first, second = ("P", "Q") if common is not None else ("the profile", "the table")
     kinds, others = _kinds(p), _kinds(q)
     types, other_types = _type_names(p), _type_names(q)
     wanted = _chosen({**kinds, **others}, columns, pairs)
     found, left_out = [], []
-    needed = {name for pair in pairs for name in pair} | set(columns or ())
+    needed = {name for pair in pairs for name in pair} | set(_listed_names(columns or ()))
     for name in wanted:
         here, there = kinds.get(name), others.get(name)
         if here is None and there is None:
-            raise ReadError(f"there is no column {name!r} on either side; P has {_listed(kinds)}")
-        if here is None or there is None:
-            reason = f"only {'P' if there is None else 'Q'} has it"
-        elif not here or not there:
-            left_out.append((name, f"{types[name] if not here else other_types[name]} cannot be compared"))
+            where = "in the table, which" if p is q else f"on either side; {first}"
+            raise ReadError(f"there is no column {name!r} {where} has {_listed(kinds)}")
+        if "" in (here, there):  # also if only one side has it: a profile keeps none of these
+            left_out.append((name, f"{types[name] if here == '' else other_types[name]} cannot be compared"))
             if name in needed:
                 raise ReadError(f"column {name!r}: {left_out[-1][1]}")
             continue
+        if here is None or there is None:
+            reason = f"only {first if there is None else second} has it"
         elif here != there and "none" not in (here, there):
-            reason = f"it is {types[name]} ({here}) in P and {other_types[name]} ({there}) in Q"
+            reason = f"it is {types[name]} ({here}) in {first} and {other_types[name]} ({there}) in {second}"
         else:
             found.append(name)
             continue
         if not common or name in needed:
-            raise ReadError(f"column {name!r}: {reason}; name the columns to compare, or pass common=True for those that both have alike")
+            advice = "" if common is None else ", or pass common=True for those that both have alike"
+            raise ReadError(f"column {name!r}: {reason}; name the columns to compare{advice}")
         left_out.append((name, reason))
     if not found:
-        raise ReadError("the two sides have no column that can be compared")
+        raise ReadError("the table has no column that can be compared" if p is q else "the two sides have no column that can be compared")
+    return found, left_out
+
+
+def _kept_pairs(p: Profile | _Opened, q: Profile | _Opened, names: Sequence[str]) -> tuple[list[Pair], list[tuple[str, str]]]:
+    """The pairs of a profile, or of both; and those that cannot be compared with the reason."""
+    kept = [(side, set(each.pairs)) for side, each in (("P", p), ("Q", q)) if isinstance(each, Profile)]
+    found, left_out = [], []
+    for pair in dict.fromkeys(pair for each in (p, q) if isinstance(each, Profile) for pair in each.pairs):
+        having = [side for side, pairs in kept if pair in pairs]
+        if not set(pair) <= set(names):
+            left_out.append((":".join(pair), "a column of the pair is left out"))
+        elif len(having) < len(kept):
+            left_out.append((":".join(pair), f"only the profile {having[0]} has the pair"))
+        else:
+            found.append(pair)
     return found, left_out
 
 
@@ -299,7 +333,7 @@ def _counted(
     """Counts of a side over the bins of `over`, or over its own."""
     if isinstance(side, Profile):
         if over is not None and (differs := same_bins(over.bins, side.bins, names)):
-            raise ReadError(f"the profiles have different bins for {differs}: make the second like the first, with --like")
+            raise ReadError(f"the profiles have different bins for {differs}: make the second like the first, by kullback profile --like")
         missing = next((pair for pair in pairs if pair not in side.pairs), None)
         if missing:
             raise ReadError(f"the profile {side.name} does not have the pair {':'.join(missing)}: make it with that pair")

@@ -166,7 +166,7 @@ def merge(profiles: Sequence[Profile]) -> Profile:
         if differs:
             raise ReadError(
                 f"{first.name} and {other.name} do not merge: {differs} differ{'s' if differs.startswith('column') else ''}; "
-                "profile both over the bins of one, with --like"
+                "profile both over the bins of one, with like="
             )
     counts = {name: [sum(column) for column in zip(*(x.counts[name] for x in profiles))] for name in first.bins}
     pairs = {}

@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from ..._read import ReadError, check_name
+from .text_files import SPACED, open_text, spaced
 
 FORMATS = {"csv": "csv", "tsv": "csv", "parquet": "parquet", "pq": "parquet", "jsonl": "jsonl", "ndjson": "jsonl"}
 _PACKED = (".gz", ".zst")
@@ -115,29 +116,23 @@ def _hidden(parts: Iterable[str]) -> bool:
 
 def csv_header(file: str, side: str, delimiter: str | None) -> tuple[str, list[str]]:
     """The delimiter (the most frequent of , ; tab | in the first line, unless it is given) and the names in that line."""
-    import gzip
-
     if file.lower().endswith(".zst"):
         raise ReadError(f"{side}: {file}: unpack it first, or pack it as .gz; Parquet is smaller still")
-    try:
-        with (
-            gzip.open(file, "rt", encoding="utf-8-sig", newline="")
-            if file.lower().endswith(".gz")
-            else open(file, encoding="utf-8-sig", newline="") as text
-        ):
-            start = text.read(1 << 20)
-    except UnicodeDecodeError:
-        raise ReadError(f"{side}: {file} is not UTF-8 text: convert it first, e.g. iconv -f latin1 -t utf-8") from None
-    except (OSError, EOFError) as error:
-        raise ReadError(f"{side}: {file}: {getattr(error, 'strerror', None) or error}") from None
+    with open_text(file, side) as text:
+        start = text.read(1 << 20)
     if "\0" in start:
         raise ReadError(f"{side}: {file} is not text: it holds NUL characters")
     first = start.split("\n", 1)[0]
     if delimiter is None:
         delimiter = "\t" if ".tsv" in file.lower() else max(_DELIMITERS, key=re.sub(r'"(?:[^"]|"")*"', "", first).count)
-    names = next(csv.reader(start.splitlines(keepends=True), delimiter=delimiter), [])
+    try:
+        names = next(csv.reader(start.splitlines(keepends=True), delimiter=delimiter), [])
+    except csv.Error:
+        raise ReadError(f"{side}: {file}: a quote is opened in its first line and not closed") from None
     if not any(names):
         raise ReadError(f"{side}: {file} has no header line")
+    if spaced(names):
+        raise ReadError(f"{side}: {file}: line 1 {SPACED}")
     return delimiter, named(names, f"{side}: {file}")
 
 

@@ -19,7 +19,7 @@ class TextType(NamedTuple):
 
 _DATE = "[0-9]{4}-(0[1-9]|1[0-2])-(0[1-9]|[12][0-9]|3[01])"
 _CLOCK = r"[ T]([01][0-9]|2[0-3]):[0-5][0-9](:[0-5][0-9](\.[0-9]{1,6})?)?"
-_ZONE = "(Z|[+-][0-9]{2}:[0-9]{2})"
+_ZONE = "(Z|[+-](0[0-9]|1[0-7]):[0-5][0-9])"  # beyond 18 hours Spark has none, and nobody
 
 MISSING_NUMBERS = ("NA", "N/A", "null", "NULL", "")
 NUMBERS = (

@@ -7,11 +7,9 @@ pass, over the reference; `counts` the second, over either side. Counts of parts
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any, NamedTuple, Protocol
+from typing import NamedTuple, Protocol
 
-from ...._read import ReadError
 from ..columns import Bins, Type
-from ..sources import named
 
 Pair = tuple[str, str]
 
@@ -34,31 +32,3 @@ class Table(Protocol):
     def counts(self, bins: Mapping[str, Bins], pairs: Sequence[Pair], *, step: Callable[[str], None]) -> Counts: ...
 
     def close(self) -> None: ...
-
-
-class Values(Sequence[Any]):
-    """What an Arrow column holds, without missing values, sorted, as a sequence of Python values."""
-
-    def __init__(self, column: Any) -> None:
-        self._array = column.combine_chunks().drop_null().sort()
-
-    def __len__(self) -> int:
-        return len(self._array)
-
-    def __getitem__(self, i: Any) -> Any:
-        return self._array[i].as_py()
-
-
-def to_arrow(given: Any, side: str) -> Any:
-    """An Arrow table of a pandas, polars or Arrow object, without pandas' index."""
-    import pyarrow
-
-    try:
-        if type(given).__module__.partition(".")[0] == "pandas":
-            named([str(name) for name in given.columns], f"{side}: the DataFrame")  # Arrow's own sentence is about types
-            return pyarrow.Table.from_pandas(given, preserve_index=False)
-        return pyarrow.table(given.collect() if hasattr(given, "collect") else given)
-    except ReadError:
-        raise
-    except (pyarrow.ArrowInvalid, pyarrow.ArrowTypeError, ValueError, TypeError) as error:
-        raise TypeError(f"{side}: a column holds values of several types: {str(error).splitlines()[0]}") from None

@@ -26,10 +26,14 @@ from ..columns import (
 )
 from ..quantiles import SAMPLE, Bracket, order_statistics
 from ..sources import Source, csv_header, must_have, named
+from ..text_files import check_csv, check_json_lines
 from ..text_types import MISSING_NUMBERS, NUMBERS, OTHERS, TIMES, TextType
-from . import Counts, Pair, Values, to_arrow
+from . import Counts, Pair
+from .arrow import Values, to_arrow
 
 _AT_ONCE = 400  # aggregates in one query
+_TAKEN_FOR = ("TIME", "UUID")  # what DuckDB takes texts of JSON for, and then writes otherwise than they are
+_CRLF = "chr(13) || chr(10)"
 _INTEGERS = {
     "TINYINT": (8, True), "SMALLINT": (16, True), "INTEGER": (32, True), "BIGINT": (64, True), "HUGEINT": (128, True),
     "UTINYINT": (8, False), "USMALLINT": (16, False), "UINTEGER": (32, False), "UBIGINT": (64, False), "UHUGEINT": (128, False),
@@ -106,10 +110,11 @@ class DuckTable:
 
     def load(self, delimiter: str | None) -> None:
         source, where = self._source, f"{self._side}: {self._source.name}"
+        unread: dict[str, str] = {}
         # Patterns are resolved already, and DuckDB would resolve them once more.
         files = [file if "://" in file else glob.escape(file) for file in source.files]
         if source.format == "object":
-            arrow = to_arrow(source.object, self._side)
+            arrow, unread = to_arrow(source.object, self._side)
             names = named(arrow.column_names, where)
             self._connection.register("given", arrow.rename_columns(_positions(names)))
             self._from = "given"
@@ -122,23 +127,31 @@ class DuckTable:
             names = self._load_json(files)
         self._own = dict(zip(names, _positions(names)))
         for name, (_, duck, *_) in zip(names, self._all(f"DESCRIBE SELECT * FROM {self._from}")):
-            self.types[name] = _type(duck)
+            self.types[name] = Type("", unread[name]) if name in unread else _type(duck)
         self._rows = self._one(f"SELECT count(*) FROM {self._from}")[0]
         if self._rows == 0:
             raise ReadError(f"{where} has no rows")
 
     def _load_csv(self, files: list[str], delimiter: str | None) -> list[str]:
+        import duckdb
+
         first, *others = self._source.files
         delimiter, names = csv_header(first, self._side, delimiter)
         for file in others:
             must_have(file, csv_header(file, self._side, delimiter)[1], first, names, self._side)
         struct = ", ".join(f"{own}: 'VARCHAR'" for own in _positions(names))
-        # Not guessed, by a dialect that guesses wrong drops lines: quotes are ", doubled inside.
-        self._connection.execute(
-            f"CREATE TEMP TABLE raw AS SELECT * FROM read_csv({_text_list(files)}, "
-            f"auto_detect=false, header=true, delim={_text(delimiter)}, quote='\"', escape='\"', columns={{{struct}}}, "
-            "allow_quoted_nulls=false, strict_mode=true)"
-        )
+        try:
+            # Not guessed, by a dialect that guesses wrong drops lines: quotes are ", doubled inside.
+            self._connection.execute(
+                f"CREATE TEMP TABLE raw AS SELECT * FROM read_csv({_text_list(files)}, "
+                f"auto_detect=false, header=true, delim={_text(delimiter)}, quote='\"', escape='\"', columns={{{struct}}}, "
+                "allow_quoted_nulls=false, strict_mode=true)" + (" WHERE c0 IS NOT NULL" if len(names) == 1 else "")
+                # A blank line is no row. DuckDB knows that of several columns; of one it makes a missing value of it, and of nothing else.
+            )
+        except duckdb.Error:
+            for file in self._source.files:
+                check_csv(file, self._side, delimiter, names)
+            raise
         self._retype("raw", _positions(names), (*NUMBERS, *OTHERS, *TIMES))
         return names
 
@@ -177,42 +190,49 @@ class DuckTable:
         return names, [duck for _, duck, *_ in self._all(f"DESCRIBE SELECT * FROM {_parquet([file])}")]
 
     def _load_json(self, files: list[str]) -> list[str]:
+        import duckdb
+
+        here = [file for file in self._source.files if "://" not in file and not file.lower().endswith(".zst")]
         # Rows are objects, of however many names. Formats that nothing has: which texts are times is for `_retype` to say.
-        self._connection.execute(
-            f"CREATE TEMP TABLE raw AS SELECT * FROM read_json({_text_list(files)}, format='newline_delimited', sample_size=-1, "
+        read = (
+            f"CREATE OR REPLACE TEMP TABLE raw AS SELECT * FROM read_json({_text_list(files)}, format='newline_delimited', sample_size=-1, "
             "records=true, map_inference_threshold=-1, union_by_name=true, maximum_object_size=67108864, "
-            "convert_strings_to_integers=false, dateformat='%Y never', timestampformat='%Y never')"
+            "convert_strings_to_integers=false, dateformat='%Y never', timestampformat='%Y never'"
         )
-        columns = self._all("DESCRIBE raw")
-        names = [name for name, *_ in columns]
-        for name in names:
-            # DuckDB has called an A beside an a A_1, unless there was such a name.
-            known = name.rpartition("_")[0]
-            twin = next((other for other in names if other != known and other.lower() == known.lower()), None)
-            if twin is not None and known not in names and self._json_has(files, known):
-                raise ReadError(
-                    f"{self._side}: {self._source.name} has columns {twin!r} and {known!r}, "
-                    "which differ in case only and cannot be told apart in JSON lines: rename one"
-                )
+        try:
+            self._connection.execute(f"{read})")
+        except duckdb.Error:
+            check_json_lines(here, self._side, self._source.name)
+            raise
+        columns = [(name, duck) for name, duck, *_ in self._all("DESCRIBE raw")]
+        names = [name for name, _ in columns]
+        # Of values of several types DuckDB makes JSON, and of an A beside an a an A_1.
+        if "JSON" in dict(columns).values() or any(self._is_renamed(name, names) for name in names):
+            check_json_lines(here, self._side, self._source.name)
+        if any(duck in _TAKEN_FOR for _, duck in columns):
+            columns = [(name, "VARCHAR" if duck in _TAKEN_FOR else duck) for name, duck in columns]
+            struct = ", ".join(f"{_text(name)}: {_text(duck)}" for name, duck in columns)
+            self._connection.execute(f"{read}, columns={{{struct}}})")
         own = _positions(names)
-        self._retype(f"raw AS given({', '.join(own)})", [x for x, (_, duck, *_) in zip(own, columns) if duck == "VARCHAR"], TIMES)
+        self._retype(f"raw AS given({', '.join(own)})", [x for x, (_, duck) in zip(own, columns) if duck == "VARCHAR"], TIMES)
         return names
 
-    def _json_has(self, files: list[str], name: str) -> bool:
-        keys = f"SELECT unnest(json_keys(json)) AS name FROM read_ndjson_objects({_text_list(files)})"
-        return bool(self._one(f"SELECT count(*) FROM ({keys}) WHERE name = ?", [name])[0])
+    @staticmethod
+    def _is_renamed(name: str, names: Sequence[str]) -> bool:
+        known = name.rpartition("_")[0]
+        return known not in names and any(other.lower() == known.lower() for other in names)
 
     def _retype(self, raw: str, own: Sequence[str], candidates: Sequence[TextType]) -> None:
         """The text columns of `raw` cast to the first candidate that all their values are."""
         replaced = []
         for x in own:
-            tests, parameters = [f"count({x})"], []
+            tests, parameters = [f"count({x})", _count(f"contains({x}, {_CRLF})")], []
             for candidate in candidates:
                 missing = f" OR {x} IN ({', '.join('?' * len(MISSING_NUMBERS))})" if candidate in NUMBERS else ""
                 castable = f"TRY_CAST({x} AS {candidate.sql}) IS NOT NULL AND " if candidate in TIMES else ""
                 tests.append(_count(f"({castable}regexp_full_match({x}, ?)){missing}"))
                 parameters += [candidate.pattern, *(MISSING_NUMBERS if missing else ())]
-            present, *matching = self._one(f"SELECT {', '.join(tests)} FROM {raw}", parameters)
+            present, split, *matching = self._one(f"SELECT {', '.join(tests)} FROM {raw}", parameters)
             chosen = next((c for c, n in zip(candidates, matching) if present and n == present), None)
             if chosen in NUMBERS:
                 gone = ", ".join(_text(word) for word in MISSING_NUMBERS)
@@ -221,6 +241,8 @@ class DuckTable:
                 replaced.append(f"CAST({x} AS {chosen.sql}) AS {x}")
             elif not present:
                 replaced.append(f"NULL AS {x}")
+            elif split and self._source.format == "csv":
+                replaced.append(f"replace({x}, {_CRLF}, chr(10)) AS {x}")
         if not replaced:
             self._from = raw
             return
@@ -384,6 +406,8 @@ class DuckTable:
 
     def _value(self, name: str) -> str:
         own, of = self._own[name], self.types[name]
+        if of.kind == "time" and of.name.endswith("_NS"):  # epoch_us rounds, or is not there
+            return f"(epoch_ns({own}) // 1000 - (epoch_ns({own}) % 1000 < 0)::BIGINT)"
         if of.kind == "time":
             return f"epoch_us({own}{'::TIMESTAMP' if of.name == 'DATE' else ''})"
         if of.domain == "float":
@@ -424,7 +448,7 @@ def _type(duck: str) -> Type:
         return decimal_type(duck, int(precision), int(scale))
     if duck.startswith("TIMESTAMP") or duck == "DATE":
         return time_type(duck)
-    if duck in ("VARCHAR", "UUID") or (duck.startswith("ENUM(") and duck.endswith(")")):
+    if duck in ("VARCHAR", "UUID", "JSON") or (duck.startswith("ENUM(") and duck.endswith(")")):
         return Type("text", "ENUM" if duck.startswith("ENUM") else duck)
     if duck == '"NULL"':
         return Type("none", "NULL")

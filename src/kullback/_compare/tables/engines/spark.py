@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 import re
-import shutil
 from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from typing import Any
@@ -26,8 +25,11 @@ from ..columns import (
 )
 from ..quantiles import SAMPLE, Bracket, order_statistics
 from ..sources import Source, csv_header, must_have, named
+from ..text_files import check_csv, check_json_lines
 from ..text_types import MISSING_NUMBERS, NUMBERS, OTHERS, TIMES, TextType
-from . import Counts, Pair, Values, to_arrow
+from . import Counts, Pair
+from .arrow import Values, for_spark, to_arrow
+from .spark_session import spoken, started
 
 _AT_ONCE = 300  # aggregates in one job
 _DAY = 86_400_000_000
@@ -43,51 +45,41 @@ _CASTS = {
 }
 
 
-_MASTER = re.compile(r"local(\[(\d+|\*)(,\s*\d+)?\])?|local-cluster\[.+\]|yarn|(spark|k8s)://.+")
-
-
 def open_table(source: Source, side: str, *, master: str | None, delimiter: str | None) -> SparkTable:
     """The table, open in the running Spark session, or in a new one on `master` (this machine by default)."""
-    try:
-        from pyspark.sql import SparkSession
-    except ImportError:
-        raise ReadError("--engine spark needs PySpark: pip install 'kullback[spark]'") from None
-    if master is not None and not _MASTER.fullmatch(master):  # Java would end, and say so in a page of its own
-        raise ReadError(f"Spark has no master {master!r}: it is local, local[4], yarn, spark://host:7077 or k8s://https://host:443")
-    try:
-        session = SparkSession.getActiveSession()
-        if session is None:
-            builder = SparkSession.builder.appName("kullback").master(master or "local[*]")
-            session = builder.config("spark.ui.enabled", "false").config("spark.ui.showConsoleProgress", "false").getOrCreate()
-            session.sparkContext.setLogLevel("OFF")  # what goes wrong arrives here, and is said in a sentence
-    except Exception as error:  # a gateway that does not start has no class of its own
-        java = shutil.which("java") or "JAVA_HOME" in os.environ
-        why = _first_line(error).rstrip(".")
-        raise ReadError(f"Spark does not start: {why}{'' if java else '; it needs Java, which is not installed'}") from None
-    try:
-        return SparkTable(*_read(session, source, side, delimiter), source, side)
-    except _errors() as error:
-        raise ReadError(f"{side}: {_sentence(error, source)}") from None
+    session = started(master)
+    with spoken(source, side):
+        unread: dict[str, str] = {}
+        return SparkTable(*_read(session, source, side, delimiter, unread), source, side, unread)
 
 
-def _read(session: Any, source: Source, side: str, delimiter: str | None) -> tuple[Any, list[str]]:
-    """A frame, and the names of its columns: by position where Spark would take a and A for the same."""
+def _read(session: Any, source: Source, side: str, delimiter: str | None, unread: dict[str, str]) -> tuple[Any, list[str]]:
+    """A frame, and the names of its columns: by position where Spark would take a and A for the same. Adds to `unread` (`for_spark`)."""
     if source.format == "object":
         if hasattr(source.object, "sparkSession"):
             return source.object, source.object.columns
-        arrow = _in_utc(to_arrow(source.object, side))
+        arrow, found = for_spark(*to_arrow(source.object, side))
+        unread.update(found)
         return session.createDataFrame(arrow.rename_columns(_positions(arrow.column_names))), arrow.column_names
     # Hadoop resolves patterns of its own.
     files = [file if "://" in file else "file://" + _absolute(file) for file in source.files]
     if source.format == "parquet":
-        _must_be_alike([file for file in source.files if "://" not in file], side)
-        frame = session.read.parquet(*files)
+        schemas = _schemas([file for file in source.files if "://" not in file], side)
+        frame = _parquet(session, files, schemas, side)
         return frame, frame.columns
     if source.format == "jsonl":
-        frame = session.read.json(files, mode="FAILFAST", primitivesAsString=False)
+        check_json_lines([file for file in source.files if "://" not in file], side, source.name)
+        frame = session.read.json(files, mode="FAILFAST", primitivesAsString=False, columnNameOfCorruptRecord="\x01corrupt\x01")
         texts = [f.name for f in frame.schema.fields if f.dataType.simpleString() == "string"]
-        return _retype(frame, texts, TIMES), frame.columns
-    reader = {"quote": '"', "escape": '"', "mode": "FAILFAST", "multiLine": True, "encoding": "UTF-8"}
+        return _retype(_with_floats(frame), texts, TIMES), frame.columns
+    reader = {
+        "quote": '"',
+        "escape": '"',
+        "mode": "FAILFAST",
+        "multiLine": True,
+        "encoding": "UTF-8",
+        "unescapedQuoteHandling": "RAISE_ERROR",
+    }
     # What an empty field without quotes is read as; if it were "" too, an empty text would be missing.
     reader["nullValue"] = "\x01missing\x01"
     if "://" in source.files[0]:
@@ -97,39 +89,79 @@ def _read(session: Any, source: Source, side: str, delimiter: str | None) -> tup
         delimiter, names = csv_header(source.files[0], side, delimiter)
         for file in source.files[1:]:
             must_have(file, csv_header(file, side, delimiter)[1], source.files[0], names, side)
+        for file in source.files:
+            check_csv(file, side, delimiter, names)
     from pyspark.sql.types import StringType, StructField, StructType
 
     own = _positions(names)
     schema = StructType([StructField(name, StringType()) for name in own])
     frame = session.read.csv(files, sep=delimiter, schema=schema, header=True, **reader)
-    return _retype(frame, own, (*NUMBERS, *OTHERS, *TIMES)), names
+    return _retype(_with_line_feeds(frame), own, (*NUMBERS, *OTHERS, *TIMES)), names
 
 
-def _must_be_alike(files: Sequence[str], side: str) -> None:
-    """Parquet files have the same names: Spark would drop a column, or make one up of missing values. Types it checks itself."""
+def _with_line_feeds(frame: Any) -> Any:
+    """Line ends in quotes alike: Spark reads two characters as one where the file's own lines end so, and leaves them elsewhere."""
+    from pyspark.sql import functions as F
+
+    return frame.select(*(F.replace(_column(name), F.lit("\r\n"), F.lit("\n")).alias(name) for name in frame.columns))
+
+
+def _with_floats(frame: Any) -> Any:
+    """Columns of whole numbers that no 64 bits hold, with a sign or without, are floats: DuckDB's rule for JSON."""
+    from pyspark.sql import functions as F
+
+    long = [field.name for field in frame.schema.fields if field.dataType.simpleString().startswith("decimal")]
+    if not long:
+        return frame
+    ends = iter(frame.agg(*(end(_column(name)) for name in long for end in (F.min, F.max))).first())
+    beyond = [name for name, low, high in zip(long, ends, ends) if low < -(2**63) or high >= 2**64]
+    return frame.withColumns({name: _column(name).cast("double") for name in beyond})
+
+
+def _schemas(files: Sequence[str], side: str) -> dict[str, Any]:
+    """Of Parquet files, which have the same names: Spark would drop a column, or make one up of missing values. Types it checks itself."""
     import pyarrow
     from pyarrow.parquet import read_schema
 
-    names: list[str] = []
-    for file in files if len(files) > 1 else ():
+    schemas: dict[str, Any] = {}
+    for file in files:
         try:
-            found = sorted(read_schema(file).names)
-        except pyarrow.ArrowException:
+            schemas[file] = read_schema(file)
+        except (pyarrow.ArrowException, OSError):
             raise ReadError(f"{side}: {file} is cut short or damaged: copy or write it again") from None
-        must_have(file, found, files[0], names or found, side)
-        names = found
+        must_have(file, sorted(schemas[file].names), files[0], sorted(schemas[files[0]].names), side)
+    return schemas
+
+
+_FOREIGN = re.compile(r"halffloat|time(32|64)\[|uuid|decimal256")  # to Spark's reader of Parquet
+
+
+def _parquet(session: Any, files: Sequence[str], schemas: Mapping[str, Any], side: str) -> Any:
+    from pyspark.errors import PySparkException
+    from pyspark.sql import functions as F
+
+    fields = [(file, field) for file, schema in schemas.items() for field in schema]
+    if any("[ns" in str(field.type) for _, field in fields):
+        session = session.newSession()  # one in which Spark reads them, as whole numbers; the caller's stays as it is
+        session.conf.set("spark.sql.legacy.parquet.nanosAsLong", "true")
+    try:
+        frame = session.read.parquet(*files)
+    except PySparkException:
+        for file, field in fields:
+            if _FOREIGN.search(str(field.type)):
+                raise ReadError(
+                    f"{side}: column {field.name!r} is {field.type} in {file}, which Spark does not read: "
+                    "write it as another type, or take the engine duckdb"
+                ) from None
+        raise
+    times = {field.name for _, field in fields if str(field.type).startswith("timestamp[ns")}
+    whole = [of.name for of in frame.schema.fields if of.name in times and of.dataType.simpleString() == "bigint"]
+    micros = {name: F.timestamp_micros(F.expr(f"{_quoted(name)} div 1000") - (_column(name) % 1000 < 0).cast("bigint")) for name in whole}
+    return frame.withColumns(micros) if micros else frame
 
 
 def _positions(names: Sequence[str]) -> list[str]:
     return [f"c{i}" for i in range(len(names))]
-
-
-def _in_utc(arrow: Any) -> Any:
-    """Times without a zone are UTC; Spark would take them to be in the session's zone."""
-    import pyarrow
-
-    types = [pyarrow.timestamp(t.unit, "UTC") if pyarrow.types.is_timestamp(t) and t.tz is None else t for t in arrow.schema.types]
-    return arrow.cast(pyarrow.schema([field.with_type(of) for field, of in zip(arrow.schema, types)]))
 
 
 def _absolute(file: str) -> str:
@@ -171,38 +203,22 @@ def _retype(frame: Any, names: Sequence[str], candidates: Sequence[TextType]) ->
 def _column(name: str) -> Any:
     from pyspark.sql import functions as F
 
-    return F.col("`" + name.replace("`", "``") + "`")
+    return F.col(_quoted(name))
 
 
-def _errors() -> tuple[type[Exception], ...]:
-    from py4j.protocol import Py4JJavaError
-    from pyspark.errors import PySparkException
-
-    return (PySparkException, Py4JJavaError)
-
-
-def _sentence(error: Exception, source: Source) -> str:
-    text = _first_line(error)
-    if doubled := re.match(r"\[COLUMN_ALREADY_EXISTS\] The column `(.*)` already exists", text):
-        return f"{source.name} has two columns named {doubled[1]!r} (Spark reads no names that differ in case only): rename one"
-    if damaged := re.match(r"\[FAILED_READ_FILE\.CANNOT_READ_FILE_FOOTER\] .* reading file (?:file:/*(?=/))?(.*)\. Could not", text):
-        return f"{damaged[1]} is cut short or damaged: copy or write it again"
-    return f"{source.name}: {text}"
-
-
-def _first_line(error: Exception) -> str:
-    """Of what Java says, without where in Java."""
-    text = str(error).partition("\n: ")[2] or str(error)
-    return re.sub(r"^([a-z]+[.])+[A-Za-z]+: ", "", text.strip().splitlines()[0])
+def _quoted(name: str) -> str:
+    return "`" + name.replace("`", "``") + "`"
 
 
 class SparkTable:
     """See `Table`."""
 
-    def __init__(self, frame: Any, names: Sequence[str], source: Source, side: str) -> None:
+    def __init__(self, frame: Any, names: Sequence[str], source: Source, side: str, unread: Mapping[str, str]) -> None:
         self._source, self._side = source, side
         names = named(names, f"{side}: {source.name}")
-        self.types = {name: _type(field.dataType) for name, field in zip(names, frame.schema.fields)}
+        self.types = {
+            name: Type("", unread[name]) if name in unread else _type(field.dataType) for name, field in zip(names, frame.schema.fields)
+        }
         # By position, so that no name needs quoting from here on.
         self._own = dict(zip(names, _positions(names)))
         self._frame = frame.toDF(*self._own.values())
@@ -214,7 +230,7 @@ class SparkTable:
         """The first pass."""
         from pyspark.sql import functions as F
 
-        try:
+        with spoken(self._source, self._side):
             ordered = [name for name in names if self.types[name].domain]
             present = dict(zip(names, self._aggregate([self._value(name).isNotNull() for name in names])))
             finite = dict(zip(ordered, self._aggregate([self._is_finite(name) for name in ordered])))
@@ -235,8 +251,6 @@ class SparkTable:
                     edges = order_statistics(some, finite[name], ranks(finite[name], bins), partial(self._look, name))
                     found[name] = quantile_bins(kind, edges)
             return found
-        except _errors() as error:
-            raise ReadError(f"{self._side}: {_sentence(error, self._source)}") from None
 
     def _look(self, name: str, brackets: Sequence[Bracket]) -> list[list[Any]]:
         from pyspark.sql import Window
@@ -273,7 +287,7 @@ class SparkTable:
 
     def counts(self, bins: Mapping[str, Bins], pairs: Sequence[Pair], *, step: Callable[[str], None]) -> Counts:
         """The second pass: one job of sums over every column, and one for each pair."""
-        try:
+        with spoken(self._source, self._side):
             conditions = {name: self._conditions(name, of) for name, of in bins.items()}
             numbers = iter(self._aggregate([condition for some in conditions.values() for condition in some]))
             found = {}
@@ -293,8 +307,6 @@ class SparkTable:
                 step(":".join(pair))
                 joint[pair] = self._pair(pair, bins)
             return Counts(self._rows, found, joint)
-        except _errors() as error:
-            raise ReadError(f"{self._side}: {_sentence(error, self._source)}") from None
 
     def _conditions(self, name: str, of: Bins) -> list[Any]:
         x = self._value(name)
