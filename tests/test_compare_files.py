@@ -125,6 +125,21 @@ class TestChangedWhileRead:
         assert kb.compare("p.npy", "q.npy", form="logits", progress=lambda *_: Path("p.npy").read_bytes()).notes == ()
 
 
+def test_what_lies_below_a_folder(sides):
+    """Tables are looked for there, and shards are not."""
+    for name, x in zip("pq", sides):
+        Path(f"{name}/logs").mkdir(parents=True)
+        np.save(f"{name}/logs/x.npy", x)
+    refused("p", "q", r"^p is a directory with no files in it, but below it: name those by a pattern, such as 'p/\*\*/\*\.npy'$")
+    assert kb.compare("p/**/*.npy", "q/**/*.npy", form="logits").rows == ROWS
+    for name, x in zip("pq", sides):
+        np.save(f"{name}/x.npy", x)
+    assert kb.compare("p", "q", form="logits").rows == ROWS
+    for name in "pq":
+        Path(f"{name}/logs/metrics.csv").write_text("a\n1\n")
+    refused("p", "q", r"^p stands for \.npy and \.csv files: name those of one kind, by a pattern such as 'p/\*\.npy'$")
+
+
 class TestFoldersThatCannotBeLookedInto:
     """glob and Path pass over them without a word."""
 

@@ -179,6 +179,19 @@ def test_refusals(data):
         seen.merge(seen.to_dict())
     with pytest.raises(ValueError, match=r"its schema is not 'kullback\.comparison/1'"):
         kb.Comparison.from_dict({"schema": "kullback.comparison/0"})
+    for name, value in (("worst", None), ("bins", 3), ("moments", {}), ("spreads", []), ("top", 0)):
+        with pytest.raises(ValueError, match=r"^this saved Comparison is not as to_dict\(\) made it \("):
+            kb.Comparison.from_dict({**seen.to_dict(), name: value})
+    with pytest.raises(ValueError, match=r"^mask has shape \(2,\), for rows of shape \(90,\): it must be one number a row$"):
+        seen.update(p, q, form="logits", mask=[1, 1])
+    for top in (0, 2.5, "x"):
+        with pytest.raises(ValueError, match=rf"^top is {top!r}: it must be a whole number of at least 1$"):
+            kb.Comparison(top=top)
+    with pytest.raises(TypeError, match=r"^progress is True: for model outputs it is a function"):
+        kb.compare(p, q, form="logits", progress=True)
+    with pytest.raises(ValueError, match=r"^tokens: 91 numbers of type int64, for 90 rows; it must hold a whole number a row$"):
+        kb.compare(p, q, form="logits", tokens=np.append(tokens, 0))
+    assert kb.compare(p, q[:-1], form="logits", tokens=tokens, allow_partial=True).rows == 89
     assert seen.result().rows == 90
 
 

@@ -108,6 +108,8 @@ def _check(name: str) -> None:
         return
     if os.path.isdir(name):
         found = [entry.path for entry in os.scandir(name) if entry.is_file() and not entry.name.startswith(".")]
+        if any(Path(file).suffix.lower() in SUFFIXES for file in found):  # beside them tables below, which are looked for there too
+            found += [os.path.join(folder, file) for folder, _, files in os.walk(name) for file in files if format_of(file)]
     elif glob.has_magic(name):
         found = [file for file in glob.glob(name, recursive=True) if os.path.isfile(file)]
     else:

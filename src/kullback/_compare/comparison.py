@@ -133,8 +133,8 @@ class Comparison:
     """
 
     def __init__(self, *, start: int = 0, top: int = 20) -> None:
-        if top < 1:
-            raise ValueError(f"top is {top!r}: it must be at least 1")
+        if not isinstance(top, (int, np.integer)) or top < 1:
+            raise ValueError(f"top is {top!r}: it must be a whole number of at least 1")
         self._next = int(start)
         self._categories: int | None = None
         self._tokens: bool | None = None
@@ -142,7 +142,7 @@ class Comparison:
         self._waiting: list[tuple[Rows, Array, Array | None]] = []
         self._moments = {name: Moments() for name in MOMENTS}
         self._spreads = {name: Spread() for name in SPREADS}
-        self._worst = Worst(top)
+        self._worst = Worst(int(top))
         self._bins = np.zeros((BINS, 4))  # rows, sum of p, sum of q, sum of (q - p)^2, by p
 
     def update(self, p: Any, q: Any, *, form: Any = "probs", tokens: Any = None, mask: Any = None, skip_nan: bool = False) -> None:
@@ -174,7 +174,11 @@ class Comparison:
         rows = np.arange(self._next, self._next + len(x))
         count = len(x)
         if mask is not None:
-            kept = np.broadcast_to(host(mask)[0], batch).reshape(-1) != 0
+            given = host(mask)[0]
+            try:
+                kept = np.broadcast_to(given, batch).reshape(-1) != 0
+            except ValueError:
+                raise ValueError(f"mask has shape {given.shape}, for rows of shape {batch}: it must be one number a row") from None
             x, y, rows, chosen = x[kept], y[kept], rows[kept], None if chosen is None else chosen[kept]
         if chosen is not None:
             _are_categories(chosen, x.shape[1], rows - self._next)
@@ -278,12 +282,15 @@ class Comparison:
         if not isinstance(saved, dict) or saved.get("schema") != SCHEMA:
             raise ValueError(f"this is no saved Comparison of this version: its schema is not {SCHEMA!r}")
         saved = _numbers(saved)
-        made = cls(start=saved["next"], top=saved["top"])
-        made._categories, made._tokens, made._nan, made._masked = (saved[name] for name in ("categories", "tokens", "nan", "masked"))
-        made._moments = {name: Moments(**saved["moments"][name]) for name in MOMENTS}
-        made._spreads = {name: Spread.from_dict(saved["spreads"][name]) for name in SPREADS}
-        made._worst.rows = [tuple(row) for row in saved["worst"]]
-        made._bins = np.array(saved["bins"], dtype=np.float64)
+        try:
+            made = cls(start=saved["next"], top=saved["top"])
+            made._categories, made._tokens, made._nan, made._masked = (saved[name] for name in ("categories", "tokens", "nan", "masked"))
+            made._moments = {name: Moments(**saved["moments"][name]) for name in MOMENTS}
+            made._spreads = {name: Spread.from_dict(saved["spreads"][name]) for name in SPREADS}
+            made._worst.rows = [tuple(row) for row in saved["worst"]]
+            made._bins = np.array(saved["bins"], dtype=np.float64).reshape(BINS, 4)
+        except (KeyError, TypeError, ValueError) as error:
+            raise ValueError(f"this saved Comparison is not as to_dict() made it ({type(error).__name__}: {error})") from None
         return made
 
     def result(self, *, base: float | None = None, **about: Any) -> ModelComparison:

@@ -39,6 +39,8 @@ def compare_models(
     progress: Callable[[int, int], None] | None = None,
 ) -> ModelComparison:
     """`progress(done, rows)` is called after each block. `form` None: what the files say, else "probs"."""
+    if progress is not None and not callable(progress):
+        raise TypeError(f"progress is {progress!r}: for model outputs it is a function that is told how many rows are done, of how many")
     asked = (None, None) if form is None else parse_form(form, 2)
     files = _stamps([x for x in (p, q, tokens) if isinstance(x, (str, os.PathLike))])
     opened = open_source(p, "P", asked[0]), open_source(q, "Q", asked[1])
@@ -137,7 +139,7 @@ def _token_reader(sides: tuple[Source, Source], tokens: Any, rows: int, allow_pa
     """A function that reads the tokens of rows and says which rows both sides agree on; None if there are none."""
     readers: list[tuple[str, Callable[[int, int], Array]]] = []
     if tokens is not None:
-        readers.append(_given_tokens(tokens, rows))
+        readers.append(_given_tokens(tokens, rows, allow_partial))
     readers += [(side.name, side.tokens) for side in sides if side.has_tokens]
     if not readers:
         return None
@@ -182,7 +184,7 @@ def _same_text(sides: tuple[Source, Source], start: int, stop: int) -> Array:
     return same[:, p.shape[1] // 2 + 1 :].reshape(-1)[begin : begin + stop - start]
 
 
-def _given_tokens(tokens: Any, rows: int) -> tuple[str, Callable[[int, int], Array]]:
+def _given_tokens(tokens: Any, rows: int, allow_partial: bool) -> tuple[str, Callable[[int, int], Array]]:
     if isinstance(tokens, (str, Path)):
         path = listed(tokens)[0]
         if path.suffix.lower() not in SUFFIXES:
@@ -201,7 +203,7 @@ def _given_tokens(tokens: Any, rows: int) -> tuple[str, Callable[[int, int], Arr
         def read(start: int, stop: int) -> Array:
             return array[start:stop]
 
-    if "int" not in kind or count < rows:
+    if "int" not in kind or count < rows or (count > rows and not allow_partial):
         raise ReadError(f"{name}: {count:,} numbers of type {kind}, for {rows:,} rows; it must hold a whole number a row")
     return name, read
 

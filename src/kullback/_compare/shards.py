@@ -78,7 +78,9 @@ def listed(source: str | os.PathLike[str]) -> list[Path]:
     if path.is_dir():
         found = [entry for entry in path.iterdir() if entry.is_file() and not entry.name.startswith(".")]
         if not found:
-            raise ReadError(f"{path} is a directory with no files in it")
+            below = next((entry for entry in sorted(path.rglob("*")) if entry.suffix.lower() in SUFFIXES), None)
+            advice = "" if below is None else f", but below it: name those by a pattern, such as '{path}/**/*{below.suffix}'"
+            raise ReadError(f"{path} is a directory with no files in it{advice}")
     elif path.exists():
         found = [path]
     elif glob.has_magic(text):
