@@ -1,8 +1,14 @@
-"""Files of model outputs for the tests, written as their makers write them."""
+"""Outputs of models for the tests, files of them as their makers write them, and what their comparison must be."""
 
 import struct
 
 import numpy as np
+
+# Of llama.cpp's files: tokens of a chunk, chunks, categories; and rows.
+CONTEXT, CHUNKS, VOCABULARY = 32, 4, 101
+ROWS = CHUNKS * (CONTEXT - 1 - CONTEXT // 2)
+# What a row's figures promise, whatever the form and the size.
+PROMISE = 1e-5
 
 
 def write_llama(path, logits, tokens, *, window=16.0):
@@ -37,3 +43,13 @@ def truth(p, q):
 
     m = (p + q) / 2
     return [np.asarray(x, dtype=np.float64) for x in (kl(p, q), kl(q, p), (kl(p, m) + kl(q, m)) / 2)]
+
+
+def pair(rng, rows, categories, noise, spread=2.0, dtype=np.float32):
+    p = spread * rng.normal(size=(rows, categories))
+    return p.astype(dtype), (p + noise * rng.normal(size=p.shape)).astype(dtype)
+
+
+def close(found, expected, floor=0.0):
+    # Extended precision, summed by hand, is itself good to about 1e-17: `floor` is what that leaves of the smallest.
+    np.testing.assert_allclose(found, expected, rtol=PROMISE, atol=floor)

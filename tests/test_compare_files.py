@@ -11,13 +11,10 @@ import numpy as np
 import pytest
 
 import kullback as kb
-from dumps import write_llama
+from dumps import CHUNKS, CONTEXT, ROWS, VOCABULARY, write_llama
 from kullback._compare import models, shards
 from kullback._compare.tables import profile
 from kullback._read import ReadError
-
-CONTEXT, CHUNKS, VOCABULARY = 32, 4, 101
-ROWS = CHUNKS * (CONTEXT - 1 - CONTEXT // 2)
 
 
 @pytest.fixture

@@ -1,0 +1,338 @@
+"""What a comparison of models refuses, and the sentence that it gets."""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import subprocess
+import sys
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+from safetensors.numpy import save_file
+
+import kullback as kb
+from dumps import CHUNKS, CONTEXT, PROMISE, ROWS, VOCABULARY, close, pair, softmax, truth, write_llama
+from kullback._compare.sources import open_source
+from kullback._compare.tables import profile
+from kullback._read import ReadError
+
+
+def cut(path, share=0.6):
+    data = path.read_bytes()
+    path.write_bytes(data[: int(share * len(data))])
+
+
+class TestRefused:
+    """Each bad input, and the sentence it gets."""
+
+    @pytest.fixture
+    def here(self, tmp_path, rng, monkeypatch):
+        monkeypatch.chdir(tmp_path)
+        self.p, self.q = pair(rng, ROWS, VOCABULARY, 0.3)
+        np.save("p.npy", self.p)
+        return tmp_path
+
+    def refused(self, q, sentence, **options):
+        with pytest.raises(ReadError) as error:
+            kb.compare("p.npy", q, **{"form": "logits", **options})
+        assert sentence in str(error.value)
+        assert "\n" not in str(error.value)
+
+    def test_names(self, here):
+        Path("folder").mkdir()
+        Path("empty.npy").touch()
+        Path("x.xyz").write_text("1")
+        Path("bare").touch()
+        self.refused("nope.npy", "there is no file nope.npy")
+        self.refused("folder", "folder is a directory with no files in it")
+        self.refused("no*.npy", "no file matches no*.npy")
+        self.refused("empty.npy", "empty.npy is empty")
+        self.refused("bare", "bare is empty")
+        self.refused("x.xyz", "x.xyz: cannot tell what it is from its name; model outputs are .npy")
+        self.refused({1, 2}, "a set cannot be compared")
+        self.refused("", "the name of a file is empty")
+        for name in ("nope.csv", "nope.json", "nope.parquet"):  # whatever it would be
+            self.refused(name, f"there is no file {name}")
+
+    def test_pipes(self, here):
+        """Which would be read to their end by whoever looks at them first, or not end."""
+        for name in ("q.npy", "q.csv", "q.json", "q.kld"):
+            os.mkfifo(name)
+            self.refused(name, f"{name} is a pipe or a device, and is read more than once: save what comes out of it as a file")
+        self.refused(self.q, "q.npy is a pipe or a device", tokens="q.npy")
+        with pytest.raises(ReadError, match=r"^q\.csv is a pipe or a device"):
+            profile("q.csv")
+        done = subprocess.run(
+            ["bash", "-c", f'"{sys.executable}" -m kullback compare p.npy <(cat p.npy)'], capture_output=True, text=True, timeout=60
+        )
+        assert done.returncode == 2
+        assert re.fullmatch(r"kullback compare: /dev/fd/\d+ is a pipe or a device.*\n", done.stderr)
+
+    def test_folders_of_several_kinds(self, here):
+        Path("mixed").mkdir()
+        np.save("mixed/a.npy", self.q)
+        save_file({"logits": self.q}, "mixed/a.safetensors")
+        kinds = "stands for .npy and .safetensors files: name those of one kind, by a pattern such as 'mixed/*.npy'"
+        self.refused("mixed", f"mixed {kinds}")
+        self.refused("mixed/*", f"mixed/* {kinds}")
+        Path("mixed/t.csv").write_text("a\n1\n")
+        Path("mixed/notes.md").write_text("of the run")
+        self.refused("mixed", "mixed stands for .npy, .safetensors and .csv files")
+        write_llama("mixed/q.kld", self.q, np.zeros((CHUNKS, CONTEXT), int))
+        self.refused("mixed", "mixed stands for .npy, .safetensors, llama.cpp logits and .csv files")
+        kb.compare("p.npy", "mixed/*.npy", form="logits")
+
+    def test_shapes(self, here):
+        np.save("none.npy", np.zeros((0, VOCABULARY)))
+        np.save("one.npy", np.zeros(VOCABULARY))
+        np.save("wide.npy", np.zeros((ROWS, VOCABULARY + 1)))
+        np.save("short.npy", self.q[:-3])
+        np.save("complex.npy", self.q.astype(complex))
+        np.savez("two.npz", a=self.q, b=self.q)
+        self.refused("none.npy", f"none.npy has shape (0, {VOCABULARY}): no rows in it")
+        self.refused("one.npy", "one.npy has shape (101,): compare takes [rows, categories]; for one distribution, use kullback explain")
+        self.refused("wide.npy", "p.npy has 101 categories and wide.npy 102: these are not outputs over the same vocabulary")
+        self.refused("wide.npy", "categories", allow_partial=True)
+        self.refused("short.npy", f"p.npy has {ROWS} rows and short.npy {ROWS - 3}: allow_partial=True compares the first {ROWS - 3}")
+        self.refused("complex.npy", "complex.npy has dtype complex128")
+        self.refused("two.npz", "two.npz holds several arrays ('a', 'b'): name the one to compare probs, log_probs, logits or counts")
+        found = kb.compare("p.npy", "short.npy", form="logits", allow_partial=True)
+        assert (found.rows, found.missing_rows) == (ROWS - 3, 3)
+        close(found.kl_pq.mean, truth(softmax(self.p), softmax(self.q))[0][:-3].mean())
+
+    @pytest.mark.parametrize("kind", ["npy", "safetensors", "kld"])
+    def test_cut_short(self, here, kind):
+        name = f"q.{kind}"
+        if kind == "npy":
+            np.save(name, self.q)
+        elif kind == "safetensors":
+            save_file({"logits": self.q}, name)
+        else:
+            write_llama(name, self.q, np.zeros((CHUNKS, CONTEXT), int))
+        cut(Path(name))
+        self.refused(name, f"{name} is cut short: ")
+        found = kb.compare("p.npy", name, form="logits", allow_partial=True)
+        # 60 % of the bytes, less those of the header and of a row begun.
+        assert 0.5 * ROWS < found.rows <= 0.6 * ROWS
+        assert found.missing_rows == ROWS - found.rows
+        assert any("is cut short" in note for note in found.notes)
+        expected = truth(softmax(self.p), softmax(self.q))[0][: found.rows].mean()
+        np.testing.assert_allclose(found.kl_pq.mean, expected, rtol=1e-3 if kind == "kld" else PROMISE)
+        cut(Path(name), 0.002)
+        self.refused(name, "cut short", allow_partial=True)
+
+    def test_cut_archives(self, here):
+        np.savez("q.npz", logits=self.q)
+        torch.save(torch.tensor(self.q), "q.pt")
+        for name in ("q.npz", "q.pt"):
+            cut(Path(name))
+            self.refused(name, f"{name} is no .{name[2:]}")
+
+    def test_a_shard_cut_short_keeps_the_others_in_place(self, here):
+        Path("shards").mkdir()
+        for i, part in enumerate(np.split(self.q, 3)):
+            np.save(f"shards/{i}.npy", part)
+        cut(Path("shards/1.npy"), 0.5)
+        self.refused("shards", f"shards/1.npy is cut short: {ROWS // 3 // 2 - 1} of its {ROWS // 3} rows are there")
+        found = kb.compare("p.npy", "shards", form="logits", allow_partial=True)
+        kept = np.r_[: ROWS // 3 + ROWS // 6 - 1, 2 * ROWS // 3 : ROWS]
+        assert found.rows == len(kept)
+        close(found.kl_pq.mean, truth(softmax(self.p), softmax(self.q))[0][kept].mean())
+
+    def shards(self, folder, x, name="s-{}.npy", left_out=(), parts=5):
+        Path(folder).mkdir()
+        for i, part in enumerate(np.split(x, parts)):
+            if i not in left_out:
+                np.save(f"{folder}/{name.format(i)}", part)
+
+    @pytest.mark.parametrize("name", ["s-{}.npy", "q4-0000{}-of-00005.npy"])
+    @pytest.mark.parametrize("lost_p", [(), (3,)])
+    def test_a_missing_shard_shifts_nothing(self, here, name, lost_p):
+        """Whether shards are called the same on both sides, or only numbered the same."""
+        self.shards("p", self.p, left_out=lost_p)
+        self.shards("q", self.q, name, left_out=(1,))
+        with pytest.raises(ReadError) as error:
+            kb.compare("p", "q", form="logits")
+        assert str(error.value) == "q has no counterpart of p/s-1.npy; allow_partial=True compares the shards that both have"
+        part = ROWS // 5
+        kept = np.concatenate([np.arange(i * part, (i + 1) * part) for i in range(5) if i != 1 and i not in lost_p])
+        expected = truth(softmax(self.p), softmax(self.q))[0][kept]
+        for p, q in (("p", "q"), ("p/*", "q/*.npy")):
+            found = kb.compare(p, q, form="logits", allow_partial=True)
+            assert (found.rows, found.missing_rows) == (len(kept), ROWS - len(kept))
+            close(found.kl_pq.mean, expected.mean())
+            assert found.worst[0].row == kept[np.argmax(expected)]
+            assert (found.p.files, found.q.files) == (5 - len(lost_p), 4)
+            assert found.notes[0] == f"{q} has no counterpart of p/s-1.npy: {part} rows were left out."
+            assert len(found.notes) == 1 + len(lost_p)
+        # Tokens by the same numbers of rows.
+        np.save("t.npy", np.arange(ROWS) % VOCABULARY)
+        found = kb.compare("p", "q", form="logits", allow_partial=True, tokens="t.npy")
+        assert all(row.token == row.row % VOCABULARY for row in found.worst)
+
+    def test_one_shard_of_many(self, here):
+        self.shards("p", self.p)
+        self.shards("q", self.q, left_out=(0, 1, 3, 4))
+        self.refused_pair("p", "q", "q has no counterpart of p/s-0.npy and 3 more shards of p; allow_partial=True")
+        found = kb.compare("p", "q", form="logits", allow_partial=True)
+        part = ROWS // 5
+        close(found.kl_pq.mean, truth(softmax(self.p), softmax(self.q))[0][2 * part : 3 * part].mean())
+
+    def refused_pair(self, p, q, sentence):
+        with pytest.raises(ReadError) as error:
+            kb.compare(p, q, form="logits")
+        assert sentence in str(error.value)
+
+    def test_a_shard_with_fewer_rows_shifts_nothing(self, here):
+        self.shards("p", self.p)
+        self.shards("q", self.q)
+        part = ROWS // 5
+        np.save("q/s-1.npy", self.q[part : 2 * part - 2])
+        self.refused_pair(
+            "p", "q", f"p/s-1.npy has {part} rows and q/s-1.npy {part - 2}: allow_partial=True compares the first {part - 2} of them"
+        )
+        found = kb.compare("p", "q", form="logits", allow_partial=True)
+        kept = np.r_[: 2 * part - 2, 2 * part : ROWS]
+        assert (found.rows, found.missing_rows) == (len(kept), 2)
+        assert found.notes == (f"p/s-1.npy has {part} rows and q/s-1.npy {part - 2}: the first {part - 2} of them were compared.",)
+        close(found.kl_pq.mean, truth(softmax(self.p), softmax(self.q))[0][kept].mean())
+
+    @pytest.mark.parametrize(
+        ("name", "parts"),
+        [
+            ("s-{}.npy", 3),  # cut differently
+            ("s-{}.npy", 10),
+            ("part-{}1.npy", 5),  # other names, and other numbers
+            ("{0}{0}{0}.npy", 5),
+        ],
+    )
+    def test_names_that_say_nothing(self, here, name, parts):
+        self.shards("p", self.p)
+        self.shards("q", self.q, name, parts=parts)
+        close(kb.compare("p", "q", form="logits").kl_pq.mean, truth(softmax(self.p), softmax(self.q))[0].mean())
+        os.remove(f"q/{name.format(parts - 1)}")
+        rows = ROWS - ROWS // parts
+        if name == "s-{}.npy" and parts == 10:
+            self.refused_pair("p", "q", f"p has {ROWS} rows and q {rows}: allow_partial=True compares the first {rows}")
+            found = kb.compare("p", "q", form="logits", allow_partial=True)
+            assert found.rows == rows
+            close(found.kl_pq.mean, truth(softmax(self.p), softmax(self.q))[0][:rows].mean())
+
+    def test_counted_from_0_and_from_1(self, here):
+        self.shards("p", self.p, "f16-{}.npy")
+        Path("q").mkdir()
+        for i, part in enumerate(np.split(self.q, 5), 1):
+            np.save(f"q/q4-{i}.npy", part)
+        close(kb.compare("p", "q", form="logits").kl_pq.mean, truth(softmax(self.p), softmax(self.q))[0].mean())
+
+    def test_numbers_of_other_machines(self, here):
+        """In their order of bytes they are converted, so that a block of as many bytes would take more memory."""
+        np.save("swapped.npy", self.q.astype(self.q.dtype.newbyteorder()))
+        assert open_source("swapped.npy", "Q").pieces[0].width > open_source("p.npy", "P").pieces[0].width
+        close(kb.compare("p.npy", "swapped.npy", form="logits").kl_pq.mean, truth(softmax(self.p), softmax(self.q))[0].mean())
+
+    def test_a_file_that_shrinks_while_it_is_read(self, here):
+        source = open_source("p.npy", "P")
+        cut(Path("p.npy"))
+        with pytest.raises(ReadError, match=r"^p\.npy has become shorter since it was opened$"):
+            source.read(0, ROWS)
+
+    def test_damaged_files(self, here):
+        Path("text.npy").write_text("0.5,0.5")
+        Path("text.npz").write_text("hello")
+        Path("text.safetensors").write_bytes(b"\x05\0\0\0\0\0\0\0hello world")
+        Path("long.safetensors").write_bytes(b"\xff" * 20)
+        header = json.dumps({"logits": {"dtype": "F32", "shape": [2, 3], "data_offsets": [0, 8]}}).encode()
+        Path("lies.safetensors").write_bytes(len(header).to_bytes(8, "little") + header + bytes(24))
+        Path("text.pt").write_text("hello")
+        Path("short.kld").write_bytes(b"_logits_\x01\0")
+        Path("none.kld").write_bytes(b"_logits_" + np.array([32, 5, 0], "<i4").tobytes())
+        np.savez_compressed("flip.npz", logits=self.q)
+        data = bytearray(Path("flip.npz").read_bytes())
+        data[len(data) // 2] ^= 0xFF
+        Path("flip.npz").write_bytes(data)
+        self.refused("text.npy", "text.npy is no .npy array")
+        self.refused("text.npz", "text.npz is no .npz archive")
+        self.refused("text.safetensors", "text.safetensors is no .safetensors file: its header is not JSON")
+        self.refused("long.safetensors", "long.safetensors is no .safetensors file, or is cut short within its header")
+        self.refused("lies.safetensors", "the header gives 'logits' 8 bytes, which is not what its shape (2, 3) takes")
+        self.refused("text.pt", "text.pt is no .pt file of PyTorch")
+        self.refused("short.kld", "short.kld is a llama.cpp logits file cut short within its header")
+        self.refused("none.kld", "no rows in it")
+        self.refused("flip.npz", "flip.npz is damaged")
+
+    def test_what_would_run_is_not_run(self, here):
+        class Bomb:
+            def __reduce__(self):
+                return Path.touch, (Path("EXPLODED"),)
+
+        torch.save(Bomb(), "bomb.pt")
+        torch.save({"logits": torch.tensor(self.q), "extra": Bomb()}, "hidden.pt")
+        np.save("bomb.npy", np.array([[Bomb()]], dtype=object), allow_pickle=True)
+        np.savez("bomb.npz", logits=np.array([[Bomb()]], dtype=object))
+        Path("EXPLODED").unlink(missing_ok=True)
+        self.refused("bomb.pt", "bomb.pt holds more than tensors; what it would run was not run")
+        self.refused("hidden.pt", "hidden.pt holds more than tensors; what it would run was not run")
+        self.refused("bomb.npy", "bomb.npy holds pickled objects, which are never unpickled")
+        self.refused("bomb.npz", "bomb.npz, array 'logits', holds pickled objects, which are never unpickled")
+        assert not Path("EXPLODED").exists()
+
+    def test_pt_without_pytorch(self, here):
+        torch.save(torch.tensor(self.q), "q.pt")
+        code = "import sys; sys.modules['torch'] = None; import kullback as kb; kb.compare('p.npy', 'q.pt', form='logits')"
+        done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True)
+        assert "ReadError: q.pt: reading .pt needs PyTorch (pip install torch); or save the array as .npy or .safetensors" in done.stderr
+
+    def test_nan(self, here):
+        self.q[17, 3] = np.nan
+        np.save("q.npy", self.q)
+        self.refused("q.npy", "q.npy: row 17 holds NaN; allow_partial=True leaves such rows out")
+        found = kb.compare("p.npy", "q.npy", form="logits", allow_partial=True)
+        assert (found.rows, found.nan_rows) == (ROWS - 1, 1)
+        kept = np.arange(ROWS) != 17
+        close(found.kl_pq.mean, truth(softmax(self.p), softmax(self.q))[0][kept].mean())
+        np.save("q.npy", np.full_like(self.q, np.nan))
+        self.refused("q.npy", f"no rows were compared: all {ROWS} hold NaN", allow_partial=True)
+
+    def test_values(self, here):
+        np.save("p.npy", softmax(self.p).astype(np.float32))
+        np.save("q.npy", self.q)
+        self.refused("q.npy", "q.npy: row 0 ", form="probs")
+        self.refused("q.npy", "logits? pass form='logits'", form="probs")
+        bad = softmax(self.q).astype(np.float32)
+        bad[23] *= 1.5
+        Path("shards").mkdir()
+        np.save("shards/a.npy", bad[:20])
+        np.save("shards/b.npy", bad[20:])
+        self.refused("shards", "shards: row 23 (shards/b.npy, row 3) sums to 1.5, not 1", form="probs")
+        write_llama("p.kld", self.p, np.zeros((CHUNKS, CONTEXT), int))
+        with pytest.raises(ReadError, match=r"row 23 sums to 1\.5"):
+            kb.compare("p.kld", bad, form=("log_probs", "probs"))
+
+    def test_forms_and_tokens(self, here):
+        np.savez("q.npz", logits=self.q)
+        np.save("t.npy", np.zeros(ROWS - 1, int))
+        np.save("f.npy", np.zeros(ROWS))
+        np.save("v.npy", np.full(ROWS, VOCABULARY))
+        self.refused("q.npz", "q.npz holds logits, and the form given is probs", form="probs")
+        self.refused("q.npz", f"t.npy: {ROWS - 1} numbers of type int64, for {ROWS} rows", tokens="t.npy")
+        self.refused("q.npz", "f.npy: 60 numbers of type float64", tokens="f.npy")
+        self.refused("q.npz", "v.npy: token 101 of row 0 is no category; there are 101, counted from 0", tokens="v.npy")
+        with pytest.raises(ValueError, match="form is 'logit'"):
+            kb.compare("p.npy", "q.npz", form="logit")
+
+    def test_an_archive_of_two_forms(self, here):
+        np.savez("q.npz", logits=self.q, probs=softmax(self.q[::-1]).astype(np.float32), tokens=np.zeros(ROWS, int))
+        self.refused("q.npz", "q.npz holds logits and probs: say which to compare, e.g. form='logits'", form=None)
+        self.refused("q.npz", "q.npz holds logits and probs: say which to compare", form="counts")
+        close(kb.compare("p.npy", "q.npz", form="logits").kl_pq.mean, truth(softmax(self.p), softmax(self.q))[0].mean())
+        found = kb.compare("p.npy", "q.npz", form=("logits", "probs"))
+        close(found.kl_pq.mean, truth(softmax(self.p), softmax(self.q[::-1]))[0].mean())
+
+    def test_a_table_and_a_model(self, here):
+        Path("t.csv").write_text("a\n1\n")
+        self.refused("t.csv", "t.csv is a table and the other side a model's output: compare two of a kind")
