@@ -20,7 +20,8 @@ for (const table of document.querySelectorAll("table.sortable")) {
     for (const each of headings) each.setAttribute("aria-sort", each === heading ? order : "none");
     const sign = order === "ascending" ? 1 : -1;
     const rows = [...body.rows].map((row, position) => ({ row, position, key: value(row, i) }));
-    rows.sort((a, b) => sign * compare(a.key, b.key) || a.position - b.position);
+    // What has no value comes last, whichever way the others go.
+    rows.sort((a, b) => (a.key === "") - (b.key === "") || sign * compare(a.key, b.key) || a.position - b.position);
     body.append(...rows.map(({ row }) => row));
   }));
   const box = table.closest("section").querySelector("input[type=search]");
