@@ -302,11 +302,35 @@ def test_parts_that_spark_would_fill_up(tmp_path, spark):
         pq.write_table(table, tmp_path / f"{name}.parquet")
     with pytest.raises(ValueError, match=r"b\.parquet has the columns x, and .*a\.parquet x, y: they must be the same"):
         opened("spark", tmp_path)
-    pq.write_table(pa.table({"y": [3.5], "x": [1]}), tmp_path / "b.parquet")
-    with pytest.raises(ValueError, match="mismatch"):
-        compare_tables(tmp_path, tmp_path, engine="spark")
+    for other in (pa.table({"y": [3.5], "x": [1]}), pa.table({"y": pa.array([3], pa.int32()), "x": [1]})):
+        pq.write_table(other, tmp_path / "b.parquet")
+        for engine, types in (("spark", f"{other['y'].type} in .* and int64"), ("duckdb", "(DOUBLE|INTEGER) in .* and BIGINT")):
+            with pytest.raises(ValueError, match=rf"^P: column 'y' is {types} in .*a\.parquet: write the files with the same types$"):
+                compare_tables(tmp_path, tmp_path, engine=engine)
     pq.write_table(pa.table({"y": [3], "x": [1]}), tmp_path / "b.parquet")
     assert compare_tables(tmp_path, tmp_path, engine="spark")["y"].p == (1, 1)
+    # What differs only in how Arrow held it is the same.
+    for one, two in ((["a"], pa.array(["a"]).dictionary_encode()), (["a"], pa.array(["a"], pa.large_string()))):
+        pq.write_table(pa.table({"x": one}), tmp_path / "a.parquet")
+        pq.write_table(pa.table({"x": two}), tmp_path / "b.parquet")
+        for engine in ("duckdb", "spark"):
+            assert compare_tables(tmp_path, tmp_path, engine=engine)["x"].p == (2,)
+
+
+@pytest.mark.parametrize("ending", ["csv", "jsonl", "parquet"])
+def test_names_of_folders_are_no_columns(ending, tmp_path, spark):
+    for year in (2023, 2024):
+        folder = tmp_path / f"year={year}"
+        folder.mkdir()
+        (folder / "t.csv").write_text("x\n1\n2\n")
+        (folder / "t.jsonl").write_text('{"x": 1}\n{"x": 2}\n')
+        pq.write_table(pa.table({"x": [1, 2]}), folder / "t.parquet")
+        for file in folder.iterdir():
+            if file.suffix != f".{ending}":
+                file.unlink()
+    for engine in ("duckdb", "spark"):
+        found = compare_tables(tmp_path, tmp_path, engine=engine)
+        assert [(column.name, column.p) for column in found.columns] == [("x", (2, 2))]
 
 
 def test_names_that_spark_cannot_read(tmp_path, spark):

@@ -213,3 +213,41 @@ def test_page_with_hostile_names(opened, hostile):
     assert "<script>window.hacked = 1</script>" in page.locator("section").first.inner_text()
     assert "only P has it" in page.inner_text("main")
     assert page.locator("img").count() == 0
+
+
+def test_bars_beside_long_names(opened):
+    """On a phone, too: names are cut, bars are not."""
+    long = {f"customer_lifetime_value_in_the_last_{i}_days_of_the_quarter": range(i, i + 100) for i in (30, 60)}
+    record = compare_tables(pa.table(long), pa.table({name: range(90) for name in long}))
+    for width in (390, 1000):
+        page = opened(record, viewport={"width": width, "height": 800})
+        assert page.evaluate("document.documentElement.scrollWidth") <= width
+        wide, names, tracks, bars = (
+            page.evaluate(f"[...document.querySelectorAll('{of}')].map(e => e.getBoundingClientRect().width)")
+            for of in (".bars", ".bars .name", ".bars .track", ".bars .bar")
+        )
+        assert min(tracks) > 0.3 * wide[0]
+        assert min(names) > 0.25 * wide[0]
+        assert max(bars) == pytest.approx(max(tracks), abs=1)
+
+
+def test_page_sorts_what_is_not_finite(opened):
+    """inf is more than all numbers, and what has no value is last both ways."""
+    p = pa.table({"inf": [1] * 50 + [2] * 50, "much": range(100), "little": range(100), "constant": [1] * 100})
+    q = pa.table({"inf": [1] * 100, "much": [min(99, 13 * i // 10) for i in range(100)], "little": range(1, 101), "constant": [1] * 100})
+    record = compare_tables(p, q, prior=0)
+    page = opened(record)
+    section = page.locator("section").first
+
+    def ordered(title):
+        section.locator("th button", has_text=title).click()
+        return first_column(page)
+
+    assert ordered("KL(P‖Q)") == ["inf", "much", "little", "constant"]
+    assert ordered("KL(P‖Q)") == ["constant", "little", "much", "inf"]
+    section.locator("th button", has_text="column").click()
+    without = {column.name for column in record.columns if not 0 < column.test.floor.kl_pq < math.inf}  # nothing to be divided by
+    assert "constant" in without
+    assert without != {column.name for column in record.columns}
+    for _ in range(2):
+        assert set(ordered("× floor")[-len(without) :]) == without

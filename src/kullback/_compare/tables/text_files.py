@@ -13,7 +13,6 @@ from typing import Any, TextIO, cast
 from ..._read import ReadError
 
 SPACED = "has a space between a delimiter and a quote: take it out"
-_KINDS = {bool: "true or false", int: "numbers", float: "numbers", str: "texts", list: "lists", dict: "objects"}
 
 
 @contextmanager
@@ -71,6 +70,22 @@ def check_csv(file: str, side: str, delimiter: str, names: Sequence[str]) -> Non
         csv.field_size_limit(before)
 
 
+class _Row(dict[str, Any]):
+    """An object of JSON, and which name it has twice."""
+
+    twice: str | None = None
+
+    def __init__(self, pairs: list[tuple[str, Any]]) -> None:
+        super().__init__(pairs)
+        if len(self) < len(pairs):
+            names = [name for name, _ in pairs]
+            self.twice = next(name for name in names if names.count(name) > 1)
+
+
+_decoded = json.JSONDecoder(object_pairs_hook=_Row).decode
+_KINDS = {bool: "true or false", int: "numbers", float: "numbers", str: "texts", list: "lists", _Row: "objects"}
+
+
 def check_json_lines(files: Sequence[str], side: str, name: str) -> None:
     """The first line that is no object, the first name that is there twice, and the first that holds values of several types: DuckDB
     would take them as JSON and Spark as text."""
@@ -89,14 +104,14 @@ def check_json_lines(files: Sequence[str], side: str, name: str) -> None:
                                 f"{side}: {name} has columns {twin!r} and {key!r}, "
                                 "which differ in case only and cannot be told apart in JSON lines: rename one"
                             )
-                        kind = _KINDS.get(dict if isinstance(value, dict) else type(value))
+                        kind = _KINDS.get(type(value))
                         if kind and kinds.setdefault(key, kind) != kind:
                             raise ReadError(f"{where}: column {key!r} holds {kind} here and {kinds[key]} before: make them one type")
 
 
 def _json_row(line: str, where: str) -> dict[str, Any]:
     try:
-        row = json.loads(line, object_pairs_hook=_Row)
+        row = _decoded(line)
         if "\\u" in line:
             json.dumps(row, ensure_ascii=False).encode()
     except UnicodeEncodeError:
@@ -110,12 +125,3 @@ def _json_row(line: str, where: str) -> dict[str, Any]:
     if "" in row:
         raise ReadError(f"{where} has a name that is empty")
     return row
-
-
-class _Row(dict[str, Any]):
-    """An object of JSON, and which name it has twice."""
-
-    def __init__(self, pairs: list[tuple[str, Any]]) -> None:
-        super().__init__(pairs)
-        names = [name for name, _ in pairs]
-        self.twice = next((name for name in names if names.count(name) > 1), None) if len(self) < len(names) else None

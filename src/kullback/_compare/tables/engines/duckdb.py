@@ -145,7 +145,8 @@ class DuckTable:
             self._connection.execute(
                 f"CREATE TEMP TABLE raw AS SELECT * FROM read_csv({_text_list(files)}, "
                 f"auto_detect=false, header=true, delim={_text(delimiter)}, quote='\"', escape='\"', columns={{{struct}}}, "
-                "allow_quoted_nulls=false, strict_mode=true)" + (" WHERE c0 IS NOT NULL" if len(names) == 1 else "")
+                "allow_quoted_nulls=false, strict_mode=true, hive_partitioning=false)"
+                + (" WHERE c0 IS NOT NULL" if len(names) == 1 else "")
                 # A blank line is no row. DuckDB knows that of several columns; of one it makes a missing value of it, and of nothing else.
             )
         except duckdb.Error:
@@ -196,7 +197,7 @@ class DuckTable:
         # Rows are objects, of however many names. Formats that nothing has: which texts are times is for `_retype` to say.
         read = (
             f"CREATE OR REPLACE TEMP TABLE raw AS SELECT * FROM read_json({_text_list(files)}, format='newline_delimited', sample_size=-1, "
-            "records=true, map_inference_threshold=-1, union_by_name=true, maximum_object_size=67108864, "
+            "records=true, map_inference_threshold=-1, union_by_name=true, hive_partitioning=false, maximum_object_size=67108864, "
             "convert_strings_to_integers=false, dateformat='%Y never', timestampformat='%Y never'"
         )
         try:

@@ -119,7 +119,7 @@ def _with_floats(frame: Any) -> Any:
 
 
 def _schemas(files: Sequence[str], side: str) -> dict[str, Any]:
-    """Of Parquet files, which have the same names: Spark would drop a column, or make one up of missing values. Types it checks itself."""
+    """Of Parquet files, which have the same names and types: Spark would drop a column, make one up of missing values, or widen one."""
     import pyarrow
     from pyarrow.parquet import read_schema
 
@@ -129,8 +129,20 @@ def _schemas(files: Sequence[str], side: str) -> dict[str, Any]:
             schemas[file] = read_schema(file)
         except (pyarrow.ArrowException, OSError):
             raise ReadError(f"{side}: {file} is cut short or damaged: copy or write it again") from None
-        must_have(file, sorted(schemas[file].names), files[0], sorted(schemas[files[0]].names), side)
+        first = schemas[files[0]]
+        must_have(file, sorted(schemas[file].names), files[0], sorted(first.names), side)
+        for field in schemas[file] if len(set(first.names)) == len(first.names) else ():
+            before = first.field(field.name).type
+            if _spelled(field.type) not in (_spelled(before), "null"):
+                types = f"{field.type} in {file} and {before} in {files[0]}"
+                raise ReadError(f"{side}: column {field.name!r} is {types}: write the files with the same types")
     return schemas
+
+
+def _spelled(of: Any) -> str:
+    """A type without what says only how Arrow held it when it wrote the file."""
+    name = str(getattr(of, "value_type", of) if str(of).startswith("dictionary") else of)
+    return re.sub(r"(tz=).*]", r"\1]", re.sub(r"timestamp\[m?s", "timestamp[us", name)).removeprefix("large_").removesuffix("_view")
 
 
 _FOREIGN = re.compile(r"halffloat|time(32|64)\[|uuid|decimal256")  # to Spark's reader of Parquet
