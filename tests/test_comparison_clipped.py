@@ -56,8 +56,8 @@ def by_definition(p, q):
         low = high = np.zeros_like(known)
         if isinstance(side, Clipped):
             rest, slack = 1 - mass.sum(1), side.scale.astype(np.longdouble) / 2
-            high = np.minimum(np.maximum(rest + slack, 1e-300), own.sum(1) * np.exp(side.low.astype(np.longdouble)))
-            low = np.minimum(np.maximum(rest - slack, 1e-300), high)
+            high = np.minimum(np.maximum(rest + slack, 0), own.sum(1) * np.exp(side.low.astype(np.longdouble)))
+            low = np.minimum(np.maximum(rest - slack, 0), high)
         sides.append(np.where(pooled, 0, mass))
         intervals.append((known + low, known + high))
     (low_p, high_p), (low_q, high_q) = intervals
@@ -206,9 +206,9 @@ def test_a_row_that_is_off_in_its_file(rng, kernel, off, both):
 def test_a_damaged_scale(kernel):
     """Negative, so that logarithms end at the lowest code: not below -700, where the kernel's exponential is none."""
     p = Clipped(np.array([[0, 57063]], np.uint16), np.array([-0.05], np.float32), np.zeros(1, np.float32))
-    q = Clipped(np.array([[65535, 0]], np.uint16), np.array([16 / 65535], np.float32), np.array([-16.0], np.float32))
+    q = Clipped(np.array([[65535, 0]], np.uint16), np.array([16 / 65535], np.float32), np.array([-16.0005], np.float32))
     found, buckets = compare_clipped(p, q, None)
-    assert np.isinf(found.kl_qp[0])
+    assert np.isinf(found.kl_qp[0])  # what q hides is more than nothing: the rest is 5e-4 less than 1
     assert buckets.p[0] == 0.0
 
 
@@ -257,18 +257,51 @@ def test_numbers_that_are_none(rng, kernel):
     assert list(np.flatnonzero(np.isnan(found.kl_pq))) == [3, 4, 5]
 
 
-def test_what_q_lacks_and_p_hides(rng, kernel):
-    """Q has nothing where P hides something: the bucket of Q is empty, and the divergence infinite."""
+@pytest.mark.parametrize("some", [True, False])
+def test_what_q_lacks_and_p_hides(rng, kernel, some):
+    """Q has nothing where P hides something. That is infinitely far if P must have some of it there, and nothing if P may have none: as
+    where both mask a part of the vocabulary."""
     a, b = pair(rng, 8, 300, 8.0, 0.4)
     p = coded(a, 16.0)
-    exact = np.log(softmax(b)).astype(np.float64)
-    exact[p.codes == 0] = -np.inf
-    exact -= np.log(np.exp(exact).sum(1, keepdims=True))
-    found, buckets = compare_clipped(p, Plain(exact, "log_probs", False), None)
-    assert (p.codes == 0).any(1).all()
-    assert np.isinf(found.kl_pq).all()
-    assert np.isfinite(found.kl_qp).all()
-    assert not buckets.q.any()
+    hidden = p.codes == 0
+    b[hidden] = -np.inf
+    if some:
+        p.low[:] -= np.float32(5e-4)  # 1 less the rest is more than half a step
+    for first in (True, False):
+        sides = (p, Plain(b, "logits", False)) if first else (Plain(b, "logits", False), p)
+        found, buckets = compare_clipped(*sides, None)
+        (here, back), (own, other) = found[:2], buckets[:2]
+        here, back, own, other = (here, back, own, other) if first else (back, here, other, own)
+        assert hidden.any(1).all()
+        assert not other.any()
+        assert (own > 0).all() if some else not own.any()
+        assert np.isinf(here).all() == some
+        assert np.isfinite(back).all()
+    if not some:
+        check(p, Plain(b, "logits", False))
+
+
+@pytest.mark.parametrize("first", [True, False])
+@pytest.mark.parametrize("below", [8.5, 10.0, 15.0, 16.0, 22.0])
+def test_a_tail_that_the_other_side_has_far_below(kernel, below, first):
+    """q/p - 1 is nearly -1 there, and has no digits of q; and q decides KL(P||Q)."""
+    a = np.full((1, 131073), -17.0)
+    a[0, 0] = 0.0
+    b = np.where(a < 0, a - below, a)
+    exact = Plain(b, "logits", False)
+    check(coded(a, 16.0), exact) if first else check(exact, coded(a, 16.0))
+    check(coded(a, 16.0), coded(b, 60.0)) if first else check(coded(b, 60.0), coded(a, 16.0))
+
+
+@pytest.mark.parametrize("apart", [1e-4, 1e-3, 1e-2])
+@pytest.mark.parametrize("first", [True, False])
+def test_buckets_that_are_nearly_equal(kernel, apart, first):
+    """The square of their small difference is all there is: sums of equal numbers in float32, all off to one side, would not do."""
+    a = np.full((1, 100001), -16.0)
+    a[0, 0] = 0.0
+    b = np.where(a < 0, a + apart, a)
+    exact = Plain(b, "logits", False)
+    check(coded(a, 16.0), exact) if first else check(exact, coded(a, 16.0))
 
 
 @pytest.mark.parametrize("form", ["probs", "counts", "logits", "log_probs"])

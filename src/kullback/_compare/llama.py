@@ -21,8 +21,6 @@ MAGIC = b"_logits_"
 _WINDOW = 15.9
 # llama.cpp leaves terms below this out of its sum.
 _DROPPED = -16.0
-# The least mass of what is hidden: something, since it is infinitely far from a side that has nothing there.
-_LEAST = 1e-300
 
 
 class Clipped(NamedTuple):
@@ -125,12 +123,12 @@ def pool(p: Any, q: Any, chosen: Array | None, tops: tuple[Array, Array] | None 
 
 def _bucket(side: Any, log: Array, hidden: Array, pooled: Array) -> tuple[Array, Array]:
     """The least and the most that the pooled categories may have. Of those that this side shows, it is known. Of those that it hides, 1
-    less the rest leaves it open by the rounding of the codes, half a step of `scale` at most; and each has something, and at most e^low."""
+    less the rest leaves it open by the rounding of the codes, half a step of `scale` at most; and each has at most e^low."""
     shown = np.sum(np.exp(log), 1, where=pooled & ~hidden)
     if not isinstance(side, Clipped):
         return shown, shown
     rest = 1.0 - np.sum(np.exp(log), 1, where=~hidden)
     limit = np.count_nonzero(hidden, 1) * np.exp(side.low, dtype=np.float64)
     slack = 0.5 * side.scale.astype(np.float64)
-    least, most = (np.minimum(np.maximum(mass, _LEAST), limit) for mass in (rest - slack, rest + slack))
+    least, most = (np.minimum(np.maximum(mass, 0.0), limit) for mass in (rest - slack, rest + slack))
     return shown + least, shown + most

@@ -5,13 +5,13 @@
 /* The least window, in nats, at which a writer clips; and what llama.cpp leaves out of its own sum. */
 #define WINDOW 15.9f
 #define DROPPED (-16.0)
-/* What sums of float32's terms are off by, of themselves. */
-#define ROUGH 2.5e-6
+/* What sums of float32's terms are off by, of themselves: 2^-24 for each of 20 additions, as much for a weight, and v times that for e^v, where
+   v is STEEPEST at most. And of q = p (1 + g) by g, which is nearly -1 where q is far below p: of p. */
+#define ROUGH 3.5e-6
+#define ROUGH_RATIO 1.2e-7
 /* e^ of less is 0 here. And above what logarithms of probabilities may be. */
 #define LEAST_LOGARITHM (-700.0)
 #define HIGHEST_LOGARITHM 1.0
-/* The least mass of what is hidden. */
-#define LEAST_HIDDEN 1e-300
 
 typedef struct {
     const uint16_t *codes; /* rows of them are `stride` apart; or NULL, and `numbers`, logarithms of weights, one row after another */
@@ -258,8 +258,8 @@ INLINE void show(const Line *p, const Line *q, size_t columns, Shown *of_p, Show
     of_q->seen = seen_q, of_q->moved = moved_q;
 }
 
-/* What a bucket may hold: the mass of what the side hides, which is 1 less the rest, and that the codes leave open by half a step, but
-   something, and at most e^low a category; and that of what the other side hides, which is known. */
+/* What a bucket may hold: the mass of what the side hides, which is 1 less the rest, and that the codes leave open by half a step, and at
+   most e^low a category; and that of what the other side hides, which is known. */
 typedef struct {
     double low, high;
 } Interval;
@@ -267,8 +267,8 @@ typedef struct {
 INLINE Interval bucket(const Line *of, Shown shown) {
     const double most = of->hidden * exp(of->low), slack = 0.5 * of->scale, rest = 1.0 - shown.seen;
     const Interval found = {
-        shown.moved + fmin(fmax(rest - slack, LEAST_HIDDEN), most),
-        shown.moved + fmin(fmax(rest + slack, LEAST_HIDDEN), most),
+        shown.moved + fmin(fmax(rest - slack, 0.0), most),
+        shown.moved + fmin(fmax(rest + slack, 0.0), most),
     };
     return found;
 }
@@ -320,8 +320,8 @@ INLINE int is_near_to(double x, double y) { return x == y || fabs(x - y) <= 0.85
 INLINE int is_stable(const Pooled *found, const Sums *sums, const Line *p, const Line *q, Shown of_p, Shown of_q, double off) {
     int sign, stable = 1;
     for (sign = -1; sign <= 1; sign += 2) {
-        const double by_p = sign * ROUGH * of_p.moved, by_q = sign * ROUGH * of_q.moved;
-        const Shown other_p = {of_p.seen, of_p.moved + by_p}, other_q = {of_q.seen + sign * off, of_q.moved - by_q};
+        const double by_p = sign * ROUGH * of_p.moved, by_q = sign * (ROUGH * of_q.moved + ROUGH_RATIO * p->hidden * exp(p->low));
+        const Shown other_p = {of_p.seen, of_p.moved + by_p}, other_q = {of_q.seen + sign * off, fmax(of_q.moved - by_q, 0.0)};
         const Row row = with_buckets(sums, bucket(p, other_p), bucket(q, other_q)).row;
         stable = stable && is_near_to(row.kl_pq, found->row.kl_pq) && is_near_to(row.kl_qp, found->row.kl_qp) && is_near_to(row.js, found->row.js);
     }
