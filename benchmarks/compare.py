@@ -1,6 +1,6 @@
 """Speed of `kullback compare` on files beside `kb.kl` on the same arrays in memory, and how its memory grows.
 
-    python benchmarks/compare.py [--size 67108864] [--rounds 5]
+    python benchmarks/compare.py [--size 67108864] [--rounds 5] [--only llama.cpp]
 
 Writes benchmarks/results/compare.csv and the tables in docs/compare.md. The comparison reads both files (from the page cache) and computes
 KL both ways, JS, top-1 agreement and Δp; kb.kl computes KL(P‖Q) only. Both run in every round; the best of each is shown, and the median
@@ -31,6 +31,7 @@ from kullback._compare.comparison import compare_batch
 from kullback._compare.llama import open_llama, pool
 
 HERE = Path(__file__).resolve().parent
+RESULTS = HERE / "results" / "compare.csv"
 DOCS = HERE.parent / "docs" / "compare.md"
 BEGIN, END = "<!-- compare:begin -->", "<!-- compare:end -->"
 # Of llama.cpp's files: tokens of a chunk, and rows of it.
@@ -180,12 +181,19 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--size", type=int, default=1 << 26, help="numbers of either side")
     parser.add_argument("--rounds", type=int, default=5)
+    parser.add_argument("--only", default="", help="the cases whose description holds this; the others stay as they are in the CSV")
     arguments = parser.parse_args()
     categories = 32_000
-    rng = np.random.default_rng(0)
     found = []
+    if arguments.only:
+        with open(RESULTS, newline="") as file:
+            before = list(csv.DictReader(file))
     with tempfile.TemporaryDirectory() as folder:
-        for case in CASES:
+        for i, case in enumerate(CASES):
+            if arguments.only not in case.words():
+                found.append(before[i])
+                continue
+            rng = np.random.default_rng(i)
             first, second = (os.path.join(folder, f"{name}{kind}") for name, kind in zip("pq", case.kinds))
             x, y = (case.write(side, path) for side, path in zip(case.arrays(arguments.size, rng), (first, second)))
             form = case.form
@@ -206,14 +214,14 @@ def main() -> None:
             print(row, flush=True)
         memory = []
         first, second = (os.path.join(folder, f"{name}.npy") for name in "pq")
-        p = 2 * rng.standard_normal((arguments.size // categories, categories), dtype=np.float32)
+        p = 2 * np.random.default_rng(0).standard_normal((arguments.size // categories, categories), dtype=np.float32)
         for count in (len(p) // 4, len(p) // 2, len(p)):
             np.save(first, p[:count])
             np.save(second, p[:count, ::-1])
             peak = float(subprocess.run([sys.executable, "-c", PEAK, first, second], capture_output=True, text=True, check=True).stdout)
             memory.append((count, 2 * count * categories * 4 / 2**20, peak))
             print(memory[-1], flush=True)
-    with open(HERE / "results" / "compare.csv", "w", newline="") as file:
+    with open(RESULTS, "w", newline="") as file:
         writer = csv.DictWriter(file, found[0].keys())
         writer.writeheader()
         writer.writerows(found)
