@@ -88,6 +88,19 @@ class TestTextOfLlamaFiles:
         refused("p.kld", "shards", "^shards/1.kld has chunks of 31 tokens and shards/0.kld of 32: shards must agree$")
 
 
+@pytest.mark.parametrize("without", [0, 1])
+def test_shards_of_which_some_have_tokens(sides, without):
+    """Those of the others were passed over, and text that differs with them."""
+    for name, x in zip("pq", sides):
+        Path(name).mkdir()
+        for i, part in enumerate(np.split(x, 2)):
+            tokens = {} if (name, i) == ("q", without) else {"tokens": np.full(len(part), ord(name) % 7)}
+            np.savez(f"{name}/{i}.npz", logits=part, **tokens)
+    for allow_partial in (False, True):
+        sentence = rf"^q/{without}.npz has no tokens and q/{1 - without}.npz has some: shards must agree$"
+        refused("p", "q", sentence, allow_partial=allow_partial)
+
+
 CHANGES = {
     "replaced": lambda path: (np.save("new.npy", np.load(path)[::-1]), os.replace("new.npy", path)),
     "written again": lambda path: path.write_bytes(path.read_bytes()),
