@@ -129,6 +129,22 @@ class TestChangedWhileRead:
             else:
                 assert kb.compare("p.npy", "q.npy", **options).notes == (f"{which} was changed while it was read.",)
 
+    @pytest.mark.parametrize("change", CHANGES)
+    def test_what_lies_beside_it(self, sides, change):
+        """A log that grows, in a folder of which only the shards are read."""
+        for name, x in zip("pqt", (*sides, np.zeros(ROWS, int))):
+            Path(name).mkdir()
+            np.save(f"{name}/0.npy", x)
+            np.save(f"{name}/eval.log.npy", x)
+            Path(f"{name}/eval.log.npy").rename(f"{name}/eval.log")
+            os.utime(f"{name}/eval.log", (1, 1))
+
+        def act(*_):
+            for name in "pqt":
+                CHANGES[change](Path(f"{name}/eval.log"))
+
+        assert kb.compare("p", "q", form="logits", tokens="t", progress=act).notes == ()
+
     def test_it_is_left_alone(self, sides):
         for name, x in zip("pq", sides):
             np.save(f"{name}.npy", x)

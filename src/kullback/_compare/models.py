@@ -42,8 +42,10 @@ def compare_models(
     if progress is not None and not callable(progress):
         raise TypeError(f"progress is {progress!r}: for model outputs it is a function that is told how many rows are done, of how many")
     asked = (None, None) if form is None else parse_form(form, 2)
-    files = _stamps([x for x in (p, q, tokens) if isinstance(x, (str, os.PathLike))])
+    listed_files = _stamps([*_paths(p), *_paths(q)])
     opened = open_source(p, "P", asked[0]), open_source(q, "Q", asked[1])
+    read = {piece.path for side in opened for piece in side.pieces}
+    files = {path: stamp for path, stamp in listed_files.items() if str(path) in read} | _stamps(_paths(tokens)[:1])
     forms = _forms(opened, asked, isinstance(form, str))
     _check(*opened, allow_partial)
     sides, unpaired = aligned(opened, allow_partial)
@@ -84,9 +86,13 @@ def compare_models(
         raise ReadError(str(error)) from None
 
 
-def _stamps(names: Sequence[str | os.PathLike[str]]) -> dict[Path, tuple[int, ...]]:
-    """Of all files that these stand for, what changes with them."""
-    return {path: _stamp(path) for name in names for path in listed(name)}
+def _paths(source: Any) -> list[Path]:
+    return listed(source) if isinstance(source, (str, os.PathLike)) else []
+
+
+def _stamps(files: Sequence[Path]) -> dict[Path, tuple[int, ...]]:
+    """What changes with them."""
+    return {path: _stamp(path) for path in files}
 
 
 def _stamp(path: Path) -> tuple[int, ...]:
@@ -185,7 +191,7 @@ def _same_text(sides: tuple[Source, Source], start: int, stop: int) -> Array:
 
 
 def _given_tokens(tokens: Any, rows: int, allow_partial: bool) -> tuple[str, Callable[[int, int], Array]]:
-    if isinstance(tokens, (str, Path)):
+    if isinstance(tokens, (str, os.PathLike)):
         path = listed(tokens)[0]
         if path.suffix.lower() not in SUFFIXES:
             raise ReadError(f"{path}: tokens are read from {', '.join(SUFFIXES)}")
