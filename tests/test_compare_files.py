@@ -166,6 +166,26 @@ def test_what_lies_below_a_folder(sides):
     refused("p", "q", r"^p stands for \.npy and \.csv files: name those of one kind, by a pattern such as 'p/\*\.npy'$")
 
 
+@pytest.mark.parametrize("kind", ["npy", "kld"])
+@pytest.mark.parametrize("folder", [".cache", ".ipynb_checkpoints", "_x", "a/.b", "a/_b/c"])
+def test_hidden_tables_below_shards(sides, kind, folder):
+    """Are passed over, as where tables are looked for."""
+    for name, x in zip("pq", sides):
+        Path(f"{name}/{folder}").mkdir(parents=True)
+        Path(f"{name}/{folder}/x.csv").write_text("a\n1\n")
+        Path(f"{name}/.x.csv").write_text("a\n1\n")
+        if kind == "npy":
+            Path(f"{name}/_x.csv").write_text("a\n1\n")
+            np.save(f"{name}/0.npy", x)
+        else:
+            write_llama(f"{name}/0.kld", x, np.zeros((CHUNKS, CONTEXT), int))
+    for p in ("p", Path("p"), f"p/*.{kind}"):
+        assert kb.compare(p, "q", form="logits").rows == ROWS
+    Path("q/a").mkdir(exist_ok=True)
+    Path("q/a/x.csv").write_text("a\n1\n")
+    refused("p", "q", rf"^q stands for {'.npy' if kind == 'npy' else 'llama.cpp logits'} and \.csv files", form="logits")
+
+
 class TestFoldersThatCannotBeLookedInto:
     """glob and Path pass over them without a word."""
 
@@ -192,12 +212,16 @@ class TestFoldersThatCannotBeLookedInto:
         monkeypatch.setattr(os, "scandir", refuse)
         return shut.append
 
-    @pytest.mark.parametrize("source", ["q", "q/**/x.npy", "q/*/*.npy", "q/*/deep/*.npy", "q/b/*.npy"])
+    @pytest.mark.parametrize("source", ["q/**/x.npy", "q/*/*.npy", "q/*/deep/*.npy", "q/b/*.npy"])
     def test_shards(self, sides, locked, source):
         locked("q/b")
-        for folder in ("q/a", "q/a/*.npy", "q/a/x.npy", "q/*.npy"):
+        for folder in ("q", "q/a", "q/a/*.npy", "q/a/x.npy", "q/*.npy"):  # below a folder no shards are read
             assert kb.compare("p/a", folder, form="logits").rows == ROWS
         refused("p/a", source, r"^q/b may not be looked into \(no permission\)", form="logits")
+
+    def test_shards_right_in_it(self, sides, locked):
+        locked("q")
+        refused("p/a", "q", r"^q may not be looked into \(no permission\)", form="logits")
 
     @pytest.mark.parametrize("source", ["t", "t/**/x.csv", "t/*/*.csv", "t/b/**/*.csv"])
     def test_tables(self, sides, locked, source):

@@ -73,7 +73,7 @@ class Piece(NamedTuple):
 def listed(source: str | os.PathLike[str]) -> list[Path]:
     """The files a name stands for: itself, those in a directory, those a pattern matches; numbers in names in their order."""
     text = os.fspath(source)
-    check_name(text)
+    check_name(text, below=False)
     path = Path(text)
     if path.is_dir():
         found = [entry for entry in path.iterdir() if entry.is_file() and not entry.name.startswith(".")]
