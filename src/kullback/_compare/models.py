@@ -288,19 +288,24 @@ def _place(error: NotComparable, sides: tuple[Source, Source], forms: tuple[str,
     row = int(rows[error.row])
     text = str(error)
     if "holds NaN" in text:
-        held = [side for side, b in zip(sides, blocks) if _has_nan(b, error.row)]
-        names = " and ".join(side.name for side in held)
-        return f"{names}: {(held or sides)[0].where(row)} holds NaN; allow_partial=True leaves such rows out"
+        held = [side for side, b in zip(sides, blocks) if _has_nan(b, error.row)] or list(sides)
+        names = " and ".join(dict.fromkeys(side.name for side in held))
+        what = "is damaged: it holds no distribution" if held[0].kind == "llama.cpp" else "holds NaN"
+        return f"{names}: {held[0].where(row)} {what}; allow_partial=True leaves such rows out"
     which = int(text.startswith("q "))
     side = sides[which]
+    wrong = text[text.find("row") :].partition(" ")[2].lstrip("0123456789")
+    if side.kind == "llama.cpp":  # whose form is no one's to give
+        return f"{side.name}: {side.where(row)} is damaged: it{wrong.partition(':')[0]}"
     if forms[0] != forms[1]:  # it was asked about one side only, and the other's form is to stay
-        text = re.sub(r"form='(\w+)'", lambda form: f"form={(forms[0], form[1]) if which else (form[1], forms[1])}", text)
-    return f"{side.name}: {side.where(row)}{text[text.find('row') :].partition(' ')[2].lstrip('0123456789')}"
+        wrong = re.sub(r"form='(\w+)'", lambda form: f"form={(forms[0], form[1]) if which else (form[1], forms[1])}", wrong)
+    return f"{side.name}: {side.where(row)}{wrong}"
 
 
 def _has_nan(block: Any, row: int) -> bool:
     if isinstance(block, Clipped):
-        return bool(np.isnan(block.scale[row]) or np.isnan(block.low[row]))
+        with np.errstate(all="ignore"):
+            return not np.isfinite(np.exp(Clipped(*(part[row : row + 1] for part in block)).log_probs).sum())
     return bool(np.isnan(widened(_floats(block[row : row + 1]))).any())
 
 
