@@ -349,6 +349,25 @@ class TestRefused:
         with pytest.raises(ValueError, match="form is 'logit'"):
             kb.compare("p.npy", "q.npz", form="logit")
 
+    def test_more_tokens_than_rows(self, here):
+        """Those of the longer side are taken, and it is said; more than that are about something else."""
+        np.save("q.npy", self.q[:-3])
+        t = np.arange(ROWS + 1) % VOCABULARY
+        for name, tokens in (("t.npy", "t.npy"), ("tokens", t)):
+            np.save("t.npy", t)
+            sentence = f"{name}: {ROWS + 1} numbers of type int64, for {ROWS} rows; it must hold a whole number a row"
+            self.refused("q.npy", sentence, tokens=tokens, allow_partial=True)
+            for count in (ROWS, ROWS - 2, ROWS - 3):
+                np.save("t.npy", t[:count])
+                given = "t.npy" if name == "t.npy" else t[:count]
+                found = kb.compare("p.npy", "q.npy", form="logits", allow_partial=True, tokens=given, top=ROWS)
+                assert all(row.token == row.row % VOCABULARY for row in found.worst)
+                note = f"{name} holds {count} numbers: the first {ROWS - 3} were used."
+                assert (note in found.notes) == (count > ROWS - 3)
+            np.save("t.npy", t[: ROWS - 4])
+            sentence = f"{name}: {ROWS - 4} numbers of type int64, for {ROWS - 3} rows"
+            self.refused("q.npy", sentence, tokens="t.npy" if name == "t.npy" else t[: ROWS - 4], allow_partial=True)
+
     def test_an_archive_of_two_forms(self, here):
         np.savez("q.npz", logits=self.q, probs=softmax(self.q[::-1]).astype(np.float32), tokens=np.zeros(ROWS, int))
         self.refused("q.npz", "q.npz holds logits and probs: say which to compare, e.g. form='logits'", form=None)

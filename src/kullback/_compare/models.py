@@ -52,7 +52,8 @@ def compare_models(
     rows = _match(*sides, allow_partial)
     # A framework's arrays are for the thread they came in; the kernel shares out what that reads.
     anywhere = all(piece.anywhere for side in sides for piece in side.pieces)
-    blocks = _Blocks(sides, forms, _token_reader(sides, tokens, rows, allow_partial), allow_partial)
+    given = None if tokens is None else _given_tokens(tokens, rows, max(side.rows for side in sides) if allow_partial else rows)
+    blocks = _Blocks(sides, forms, _token_reader(sides, given, allow_partial), allow_partial)
     seen = Comparison(top=top)
     missing = other_text = 0
 
@@ -77,6 +78,8 @@ def compare_models(
     if changed and not allow_partial:
         raise ReadError(f"{changed[0]} was changed while it was read: compare again when it is as it is to be")
     notes = (*unpaired, *_notes(opened, None if unpaired else rows, other_text, blocks.read_tokens is not None))
+    if given is not None and given.number > rows:
+        notes = (*notes, f"{given.name} holds {given.number:,} numbers: the first {rows:,} were used.")
     notes = (*notes, *(f"{path} was changed while it was read." for path in changed))
     about = [Side(side.name, side.kind, f, len(side.pieces)) for side, f in zip(opened, forms)]
     missing += max(side.rows for side in sides) - rows + other_text
@@ -141,11 +144,9 @@ def _match(p: Source, q: Source, allow_partial: bool) -> int:
     return fewer
 
 
-def _token_reader(sides: tuple[Source, Source], tokens: Any, rows: int, allow_partial: bool) -> Any:
+def _token_reader(sides: tuple[Source, Source], given: _Tokens | None, allow_partial: bool) -> Any:
     """A function that reads the tokens of rows and says which rows both sides agree on; None if there are none."""
-    readers: list[tuple[str, Callable[[int, int], Array]]] = []
-    if tokens is not None:
-        readers.append(_given_tokens(tokens, rows, allow_partial))
+    readers: list[tuple[str, Callable[[int, int], Array]]] = [] if given is None else [(given.name, given.read)]
     readers += [(side.name, side.tokens) for side in sides if side.has_tokens]
     if not readers:
         return None
@@ -190,7 +191,8 @@ def _same_text(sides: tuple[Source, Source], start: int, stop: int) -> Array:
     return same[:, p.shape[1] // 2 + 1 :].reshape(-1)[begin : begin + stop - start]
 
 
-def _given_tokens(tokens: Any, rows: int, allow_partial: bool) -> tuple[str, Callable[[int, int], Array]]:
+def _given_tokens(tokens: Any, rows: int, most: int) -> _Tokens:
+    """Of `rows` rows, and of no more than `most`: those of the longer side, of which the first are compared."""
     if isinstance(tokens, (str, os.PathLike)):
         path = listed(tokens)[0]
         if path.suffix.lower() not in SUFFIXES:
@@ -209,9 +211,18 @@ def _given_tokens(tokens: Any, rows: int, allow_partial: bool) -> tuple[str, Cal
         def read(start: int, stop: int) -> Array:
             return array[start:stop]
 
-    if "int" not in kind or count < rows or (count > rows and not allow_partial):
-        raise ReadError(f"{name}: {count:,} numbers of type {kind}, for {rows:,} rows; it must hold a whole number a row")
-    return name, read
+    if "int" not in kind or not rows <= count <= most:
+        wanted = most if count > most else rows
+        raise ReadError(f"{name}: {count:,} numbers of type {kind}, for {wanted:,} rows; it must hold a whole number a row")
+    return _Tokens(name, count, read)
+
+
+class _Tokens(NamedTuple):
+    """Those that are given beside both sides."""
+
+    name: str
+    number: int
+    read: Callable[[int, int], Array]
 
 
 class _Block(NamedTuple):
