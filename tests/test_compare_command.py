@@ -185,6 +185,36 @@ class TestReport:
             assert (code, out) == (2, "")
             assert err == f"kullback compare: cannot write {target}: {sentence}\n"
 
+    def test_names_of_directories(self, run, here):
+        for there in (False, True):
+            code, out, err = run("p.npy", "q.npy", "--form", "logits", "--report", "out.html/")
+            assert (code, out) == (2, "")
+            assert err == "kullback compare: cannot write out.html/: that is the name of a directory; a file's has no / at its end\n"
+            assert os.path.exists("out.html") == there
+            Path("out.html").write_text("yesterday's")
+
+    def test_links_that_lead_to_themselves(self, run, here):
+        for link, to in (("l1", "l1"), ("l2", "l3"), ("l3", "l2")):
+            Path(link).symlink_to(to)
+        for link in ("l1", "l2", "l3"):
+            code, out, err = run("p.npy", "q.npy", "--form", "logits", "--report", link)
+            assert (code, out) == (2, "")
+            assert err == f"kullback compare: cannot write {link}: it is a link that leads to itself\n"
+            assert os.path.islink(link)
+
+    def test_nothing_is_left_of_a_look(self, here, monkeypatch):
+        """Whether a file can be made there."""
+        close = os.close
+
+        def fail(handle):
+            close(handle)
+            raise OSError(errno.EIO, "Input/output error")
+
+        monkeypatch.setattr(page.os, "close", fail)
+        with pytest.raises(ReadError, match=r"^cannot write out\.html: Input/output error$"):
+            page.check_target("out.html")
+        assert sorted(os.listdir()) == ["p.npy", "q.npy"]
+
     @pytest.mark.parametrize("stage", ["write", "fsync", "replace"])
     def test_a_disk_that_fills_up_leaves_what_was_there(self, run, here, monkeypatch, stage):
         Path("out.html").write_text("yesterday's")

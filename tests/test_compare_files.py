@@ -88,6 +88,19 @@ class TestTextOfLlamaFiles:
         refused("p.kld", "shards", "^shards/1.kld has chunks of 31 tokens and shards/0.kld of 32: shards must agree$")
 
 
+@pytest.mark.parametrize("without", [0, 1])
+def test_shards_of_which_some_have_tokens(sides, without):
+    """Those of the others were passed over, and text that differs with them."""
+    for name, x in zip("pq", sides):
+        Path(name).mkdir()
+        for i, part in enumerate(np.split(x, 2)):
+            tokens = {} if (name, i) == ("q", without) else {"tokens": np.full(len(part), ord(name) % 7)}
+            np.savez(f"{name}/{i}.npz", logits=part, **tokens)
+    for allow_partial in (False, True):
+        sentence = rf"^q/{without}.npz has no tokens and q/{1 - without}.npz has some: shards must agree$"
+        refused("p", "q", sentence, allow_partial=allow_partial)
+
+
 CHANGES = {
     "replaced": lambda path: (np.save("new.npy", np.load(path)[::-1]), os.replace("new.npy", path)),
     "written again": lambda path: path.write_bytes(path.read_bytes()),
@@ -116,6 +129,22 @@ class TestChangedWhileRead:
             else:
                 assert kb.compare("p.npy", "q.npy", **options).notes == (f"{which} was changed while it was read.",)
 
+    @pytest.mark.parametrize("change", CHANGES)
+    def test_what_lies_beside_it(self, sides, change):
+        """A log that grows, in a folder of which only the shards are read."""
+        for name, x in zip("pqt", (*sides, np.zeros(ROWS, int))):
+            Path(name).mkdir()
+            np.save(f"{name}/0.npy", x)
+            np.save(f"{name}/eval.log.npy", x)
+            Path(f"{name}/eval.log.npy").rename(f"{name}/eval.log")
+            os.utime(f"{name}/eval.log", (1, 1))
+
+        def act(*_):
+            for name in "pqt":
+                CHANGES[change](Path(f"{name}/eval.log"))
+
+        assert kb.compare("p", "q", form="logits", tokens="t", progress=act).notes == ()
+
     def test_it_is_left_alone(self, sides):
         for name, x in zip("pq", sides):
             np.save(f"{name}.npy", x)
@@ -135,6 +164,26 @@ def test_what_lies_below_a_folder(sides):
     for name in "pq":
         Path(f"{name}/logs/metrics.csv").write_text("a\n1\n")
     refused("p", "q", r"^p stands for \.npy and \.csv files: name those of one kind, by a pattern such as 'p/\*\.npy'$")
+
+
+@pytest.mark.parametrize("kind", ["npy", "kld"])
+@pytest.mark.parametrize("folder", [".cache", ".ipynb_checkpoints", "_x", "a/.b", "a/_b/c"])
+def test_hidden_tables_below_shards(sides, kind, folder):
+    """Are passed over, as where tables are looked for."""
+    for name, x in zip("pq", sides):
+        Path(f"{name}/{folder}").mkdir(parents=True)
+        Path(f"{name}/{folder}/x.csv").write_text("a\n1\n")
+        Path(f"{name}/.x.csv").write_text("a\n1\n")
+        if kind == "npy":
+            Path(f"{name}/_x.csv").write_text("a\n1\n")
+            np.save(f"{name}/0.npy", x)
+        else:
+            write_llama(f"{name}/0.kld", x, np.zeros((CHUNKS, CONTEXT), int))
+    for p in ("p", Path("p"), f"p/*.{kind}"):
+        assert kb.compare(p, "q", form="logits").rows == ROWS
+    Path("q/a").mkdir(exist_ok=True)
+    Path("q/a/x.csv").write_text("a\n1\n")
+    refused("p", "q", rf"^q stands for {'.npy' if kind == 'npy' else 'llama.cpp logits'} and \.csv files", form="logits")
 
 
 class TestFoldersThatCannotBeLookedInto:
@@ -163,12 +212,16 @@ class TestFoldersThatCannotBeLookedInto:
         monkeypatch.setattr(os, "scandir", refuse)
         return shut.append
 
-    @pytest.mark.parametrize("source", ["q", "q/**/x.npy", "q/*/*.npy", "q/*/deep/*.npy", "q/b/*.npy"])
+    @pytest.mark.parametrize("source", ["q/**/x.npy", "q/*/*.npy", "q/*/deep/*.npy", "q/b/*.npy"])
     def test_shards(self, sides, locked, source):
         locked("q/b")
-        for folder in ("q/a", "q/a/*.npy", "q/a/x.npy", "q/*.npy"):
+        for folder in ("q", "q/a", "q/a/*.npy", "q/a/x.npy", "q/*.npy"):  # below a folder no shards are read
             assert kb.compare("p/a", folder, form="logits").rows == ROWS
         refused("p/a", source, r"^q/b may not be looked into \(no permission\)", form="logits")
+
+    def test_shards_right_in_it(self, sides, locked):
+        locked("q")
+        refused("p/a", "q", r"^q may not be looked into \(no permission\)", form="logits")
 
     @pytest.mark.parametrize("source", ["t", "t/**/x.csv", "t/*/*.csv", "t/b/**/*.csv"])
     def test_tables(self, sides, locked, source):

@@ -93,3 +93,38 @@ class TestLlama:
         lost = ROWS // CHUNKS - 2  # the rows after it in the chunk are of another text too
         assert found.rows == ROWS - lost
         assert found.missing_rows == lost
+
+
+class TestDamagedRows:
+    """A row's scale and lowest log-probability may be any number then."""
+
+    @pytest.mark.parametrize("left", ["p.kld", "p.npy"])
+    @pytest.mark.parametrize(
+        ("place", "number", "sentence"),
+        [
+            (0, np.inf, "it holds no distribution; allow_partial=True leaves such rows out"),
+            (0, np.nan, "it holds no distribution; allow_partial=True leaves such rows out"),
+            (0, 1e38, "it has exponentials that sum to inf, not 1"),
+            (0, -1.0, r"it has exponentials that sum to \S+, not 1"),
+            (1, np.inf, "it holds no distribution; allow_partial=True leaves such rows out"),
+            (1, 3e38, "it holds no distribution; allow_partial=True leaves such rows out"),
+            (1, -np.inf, "it is -inf everywhere"),
+            (1, -800.0, "it has exponentials that sum to 0, not 1"),
+        ],
+    )
+    def test_the_file_is_named(self, tmp_path, monkeypatch, rng, left, place, number, sentence):
+        """And no form is advised, which the file has."""
+        monkeypatch.chdir(tmp_path)
+        p, q = pair(rng, ROWS, VOCABULARY, 0.3)
+        np.save("p.npy", p)
+        for name, x in (("p.kld", p), ("q.kld", q)):
+            write_llama(name, x, np.zeros((CHUNKS, CONTEXT), int))
+        data = bytearray((tmp_path / "q.kld").read_bytes())
+        row = 20 + 4 * CHUNKS * CONTEXT + 3 * (8 + 2 * (VOCABULARY + VOCABULARY % 2))
+        data[row + 4 * place : row + 4 * place + 4] = np.float32(number).tobytes()
+        (tmp_path / "q.kld").write_bytes(data)
+        for a, b in ((left, "q.kld"), ("q.kld", left)):
+            with pytest.raises(ReadError, match=rf"^q\.kld: row 3 is damaged: {sentence}$"):
+                kb.compare(a, b, form="logits")
+            if "leaves" in sentence:
+                assert kb.compare(a, b, form="logits", allow_partial=True).nan_rows == 1

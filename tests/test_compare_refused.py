@@ -104,6 +104,30 @@ class TestRefused:
         assert (found.rows, found.missing_rows) == (ROWS - 3, 3)
         close(found.kl_pq.mean, truth(softmax(self.p), softmax(self.q))[0][:-3].mean())
 
+    @pytest.mark.parametrize("dtype", [complex, np.longdouble, "S3", "U3", "M8[s]", "m8[s]", "V8", [("a", "f4"), ("b", "i4")]])
+    def test_what_is_no_number(self, here, dtype):
+        """However it lies in the file. Beside an array of numbers it does no harm."""
+        x = np.zeros((ROWS, VOCABULARY), dtype)
+        np.save("c.npy", x)
+        np.save("fortran.npy", np.asfortranarray(x))
+        np.savez("stored.npz", logits=x)
+        np.savez_compressed("packed.npz", logits=x)
+        for name, what in (("c.npy", ""), ("fortran.npy", ""), ("stored.npz", ", array 'logits',"), ("packed.npz", ", array 'logits',")):
+            self.refused(name, f"{name}{what} has dtype {x.dtype.name}: use float16, bfloat16, float32, float64 or an integer type")
+        np.save("t.npy", np.zeros(ROWS, dtype))
+        self.refused(self.q, f"t.npy: {ROWS} numbers of type {x.dtype.name}, for {ROWS} rows; it must hold a whole number", tokens="t.npy")
+        for save in (np.savez, np.savez_compressed):
+            save("both.npz", logits=self.q, about=x[0])
+            assert kb.compare("p.npy", "both.npz", form="logits").rows == ROWS
+
+    def test_what_numpy_has_not(self, here):
+        x = torch.tensor(self.q)
+        for tensor in (torch.quantize_per_tensor(x, 0.1, 0, torch.qint8), x.to(torch.float8_e4m3fn), x.to(torch.complex64)):
+            torch.save(tensor, "q.pt")
+            dtype = str(tensor.dtype).removeprefix("torch.")
+            self.refused("q.pt", f"{dtype}: use float16, bfloat16, float32, float64 or an integer type")
+            self.refused("q.pt", "q.pt ")
+
     @pytest.mark.parametrize("kind", ["npy", "safetensors", "kld"])
     def test_cut_short(self, here, kind):
         name = f"q.{kind}"
@@ -324,6 +348,25 @@ class TestRefused:
         self.refused("q.npz", "v.npy: token 101 of row 0 is no category; there are 101, counted from 0", tokens="v.npy")
         with pytest.raises(ValueError, match="form is 'logit'"):
             kb.compare("p.npy", "q.npz", form="logit")
+
+    def test_more_tokens_than_rows(self, here):
+        """Those of the longer side are taken, and it is said; more than that are about something else."""
+        np.save("q.npy", self.q[:-3])
+        t = np.arange(ROWS + 1) % VOCABULARY
+        for name, tokens in (("t.npy", "t.npy"), ("tokens", t)):
+            np.save("t.npy", t)
+            sentence = f"{name}: {ROWS + 1} numbers of type int64, for {ROWS} rows; it must hold a whole number a row"
+            self.refused("q.npy", sentence, tokens=tokens, allow_partial=True)
+            for count in (ROWS, ROWS - 2, ROWS - 3):
+                np.save("t.npy", t[:count])
+                given = "t.npy" if name == "t.npy" else t[:count]
+                found = kb.compare("p.npy", "q.npy", form="logits", allow_partial=True, tokens=given, top=ROWS)
+                assert all(row.token == row.row % VOCABULARY for row in found.worst)
+                note = f"{name} holds {count} numbers: the first {ROWS - 3} were used."
+                assert (note in found.notes) == (count > ROWS - 3)
+            np.save("t.npy", t[: ROWS - 4])
+            sentence = f"{name}: {ROWS - 4} numbers of type int64, for {ROWS - 3} rows"
+            self.refused("q.npy", sentence, tokens="t.npy" if name == "t.npy" else t[: ROWS - 4], allow_partial=True)
 
     def test_an_archive_of_two_forms(self, here):
         np.savez("q.npz", logits=self.q, probs=softmax(self.q[::-1]).astype(np.float32), tokens=np.zeros(ROWS, int))

@@ -179,12 +179,19 @@ def test_refusals(data):
         seen.merge(seen.to_dict())
     with pytest.raises(ValueError, match=r"its schema is not 'kullback\.comparison/1'"):
         kb.Comparison.from_dict({"schema": "kullback.comparison/0"})
-    for name, value in (("worst", None), ("bins", 3), ("moments", {}), ("spreads", []), ("top", 0)):
+    first = seen.to_dict()["worst"][0]
+    damage = [("worst", None), ("bins", 3), ("moments", {}), ("spreads", []), ("top", 0), ("nan", "x"), ("masked", None), ("masked", 0.5)]
+    damage += [("categories", "zz"), ("categories", 1.5), ("tokens", "x"), ("worst", [[1]]), ("worst", [1]), ("worst", [["x", *first[1:]]])]
+    damage += [("next", 1.5), ("next", "1"), ("moments", []), ("moments", {**seen.to_dict()["moments"], "js": {"count": "x"}})]
+    for name, value in damage:
         with pytest.raises(ValueError, match=r"^this saved Comparison is not as to_dict\(\) made it \("):
             kb.Comparison.from_dict({**seen.to_dict(), name: value})
     with pytest.raises(ValueError, match=r"^mask has shape \(2,\), for rows of shape \(90,\): it must be one number a row$"):
         seen.update(p, q, form="logits", mask=[1, 1])
-    for top in (0, 2.5, "x"):
+    for start in (1.5, "1", None, True):
+        with pytest.raises(ValueError, match=rf"^start is {start!r}: it must be a whole number, the first row's$"):
+            kb.Comparison(start=start)
+    for top in (0, 2.5, "x", True):
         with pytest.raises(ValueError, match=rf"^top is {top!r}: it must be a whole number of at least 1$"):
             kb.Comparison(top=top)
     with pytest.raises(TypeError, match=r"^progress is True: for model outputs it is a function"):

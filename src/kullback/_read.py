@@ -10,7 +10,7 @@ import glob
 import json
 import os
 import re
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -25,14 +25,14 @@ class ReadError(ValueError):
     """What cannot be read, and why, in one sentence."""
 
 
-def check_name(text: str) -> None:
+def check_name(text: str, *, below: bool = True) -> None:
     """Refuses what would pass for a file: the empty name, which is the current directory's too, and what cannot be read twice; and folders
-    that may not be looked into, whose files would be left out without a word."""
+    that may not be looked into, whose files would be left out without a word. `below`: are files looked for below a folder, too?"""
     if not text:
         raise ReadError("the name of a file is empty")
     if os.path.exists(text) and not os.path.isfile(text) and not os.path.isdir(text):
         raise ReadError(f"{text} is a pipe or a device, and is read more than once: save what comes out of it as a file")
-    for folder in _looked_into(text):
+    for folder in _looked_into(text) if below or not os.path.isdir(text) else [text]:
         if not os.access(folder, os.R_OK | os.X_OK):
             raise ReadError(f"{folder} may not be looked into (no permission): what is in it would be left out")
 
@@ -42,7 +42,7 @@ def _looked_into(text: str) -> Iterator[str]:
     if os.path.isdir(text):
         yield text
         for folder, below, _ in os.walk(text):
-            below[:] = [name for name in below if not name.startswith((".", "_"))]
+            below[:] = shown(below)
             yield from (os.path.join(folder, name) for name in below)
     elif not os.path.exists(text):
         path = Path(text)
@@ -50,6 +50,11 @@ def _looked_into(text: str) -> Iterator[str]:
             if glob.has_magic(str(part)):
                 found = glob.glob(str(part if part.name == "**" else part.parent), recursive=True)
                 yield from (os.path.normpath(x) for x in found if os.path.isdir(x) and not os.path.basename(x).startswith("_"))
+
+
+def shown(names: Iterable[str]) -> list[str]:
+    """Those of files and folders that are neither hidden nor what jobs leave beside their parts."""
+    return [name for name in names if not name.startswith((".", "_"))]
 
 
 def read_distribution(text: str, *, name: str) -> Any:

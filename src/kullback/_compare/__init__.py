@@ -75,7 +75,9 @@ def kind_of(a: Any, b: Any) -> str:
             _check(os.fspath(side))
     kinds = []
     for side in (a, b):
-        if is_table(side):
+        if isinstance(side, (str, os.PathLike)) and os.path.isdir(side) and _holds_models(os.fspath(side)):
+            kinds.append("models")  # tables below it are hidden, or it would be of two kinds
+        elif is_table(side):
             kinds.append("tables")
         elif is_model_output(side):
             kinds.append("models")
@@ -90,31 +92,48 @@ def kind_of(a: Any, b: Any) -> str:
     return kinds[0]
 
 
+def _holds_models(folder: str) -> bool:
+    """Outputs of models, in itself: what lies below is not read."""
+    import os
+    from pathlib import Path
+
+    from .llama import is_llama
+    from .shards import SUFFIXES
+    from .tables.sources import format_of
+
+    files = [Path(entry) for entry in os.scandir(folder) if entry.is_file() and not entry.name.startswith(".")]
+    return any(path.suffix.lower() in SUFFIXES for path in files) or any(is_llama(path) for path in files if not format_of(path.name))
+
+
 def _check(name: str) -> None:
     """Is there something of this name, and of one kind?"""
     import glob
     import os
     from pathlib import Path
 
-    from .._read import ReadError, check_name
+    from .._read import ReadError, check_name, shown
     from .llama import is_llama
     from .shards import SUFFIXES
     from .tables.sources import format_of
 
     if "://" in name:  # not ours to look at
         return
-    check_name(name)
+    check_name(name, below=False)
     if os.path.isfile(name):
         return
     if os.path.isdir(name):
         found = [entry.path for entry in os.scandir(name) if entry.is_file() and not entry.name.startswith(".")]
-        if any(Path(file).suffix.lower() in SUFFIXES for file in found):  # beside them tables below, which are looked for there too
-            found += [os.path.join(folder, file) for folder, _, files in os.walk(name) for file in files if format_of(file)]
+        if _holds_models(name):  # beside them tables below, which are looked for there too
+            for folder, below, files in os.walk(name):
+                below[:] = shown(below)
+                found += [os.path.join(folder, file) for file in files if format_of(file)]
+        else:
+            check_name(name)
     elif glob.has_magic(name):
         found = [file for file in glob.glob(name, recursive=True) if os.path.isfile(file)]
     else:
         raise ReadError(f"there is no file {name}")
-    tables = {f".{format_of(file)}" for file in found if format_of(file)}
+    tables = {f".{format_of(file)}" for file in found if format_of(file) and shown([os.path.basename(file)])}
     models = {path.suffix.lower() for path in map(Path, found) if path.suffix.lower() in SUFFIXES}
     if tables and any(is_llama(Path(file)) for file in found if not format_of(file)):
         models.add("llama.cpp logits")

@@ -133,8 +133,10 @@ class Comparison:
     """
 
     def __init__(self, *, start: int = 0, top: int = 20) -> None:
-        if not isinstance(top, (int, np.integer)) or top < 1:
+        if not _is_whole(top) or top < 1:
             raise ValueError(f"top is {top!r}: it must be a whole number of at least 1")
+        if not _is_whole(start):
+            raise ValueError(f"start is {start!r}: it must be a whole number, the first row's")
         self._next = int(start)
         self._categories: int | None = None
         self._tokens: bool | None = None
@@ -283,13 +285,14 @@ class Comparison:
             raise ValueError(f"this is no saved Comparison of this version: its schema is not {SCHEMA!r}")
         saved = _numbers(saved)
         try:
+            _must_be_counts(saved)
             made = cls(start=saved["next"], top=saved["top"])
             made._categories, made._tokens, made._nan, made._masked = (saved[name] for name in ("categories", "tokens", "nan", "masked"))
             made._moments = {name: Moments(**saved["moments"][name]) for name in MOMENTS}
             made._spreads = {name: Spread.from_dict(saved["spreads"][name]) for name in SPREADS}
             made._worst.rows = [tuple(row) for row in saved["worst"]]
             made._bins = np.array(saved["bins"], dtype=np.float64).reshape(BINS, 4)
-        except (KeyError, TypeError, ValueError) as error:
+        except (KeyError, TypeError, ValueError, AttributeError) as error:
             raise ValueError(f"this saved Comparison is not as to_dict() made it ({type(error).__name__}: {error})") from None
         return made
 
@@ -350,6 +353,21 @@ class Comparison:
         return Perplexity(
             value_p, value_p * p.error, value_q, value_q * q.error, ratio, ratio * change.error, change.average, change.error, correlation
         )
+
+
+def _is_whole(x: Any) -> bool:
+    return isinstance(x, (int, np.integer)) and not isinstance(x, bool)
+
+
+def _must_be_counts(saved: dict[str, Any]) -> None:
+    """What nothing looks at before the figures are asked for, when it is too late to say where it came from."""
+    wrong = [name for name in ("nan", "masked") if not _is_whole(saved[name])]
+    wrong += ["categories"] if saved["categories"] is not None and not _is_whole(saved["categories"]) else []
+    wrong += ["tokens"] if saved["tokens"] not in (None, False, True) else []
+    wrong += ["worst"] if any(len(row) != len(WorstRow._fields) for row in saved["worst"]) else []
+    numbers = [*saved["worst"], *(moments.values() for moments in saved["moments"].values())]
+    if wrong or not all(isinstance(x, (int, float)) for each in numbers for x in each):
+        raise TypeError(f"{(wrong or ['worst or moments'])[0]} holds what is no number, or too few")
 
 
 def _whole_numbers(tokens: Array, count: int) -> Array:

@@ -42,15 +42,18 @@ def compare_models(
     if progress is not None and not callable(progress):
         raise TypeError(f"progress is {progress!r}: for model outputs it is a function that is told how many rows are done, of how many")
     asked = (None, None) if form is None else parse_form(form, 2)
-    files = _stamps([x for x in (p, q, tokens) if isinstance(x, (str, os.PathLike))])
+    listed_files = _stamps([*_paths(p), *_paths(q)])
     opened = open_source(p, "P", asked[0]), open_source(q, "Q", asked[1])
+    read = {piece.path for side in opened for piece in side.pieces}
+    files = {path: stamp for path, stamp in listed_files.items() if str(path) in read} | _stamps(_paths(tokens)[:1])
     forms = _forms(opened, asked, isinstance(form, str))
     _check(*opened, allow_partial)
     sides, unpaired = aligned(opened, allow_partial)
     rows = _match(*sides, allow_partial)
     # A framework's arrays are for the thread they came in; the kernel shares out what that reads.
     anywhere = all(piece.anywhere for side in sides for piece in side.pieces)
-    blocks = _Blocks(sides, forms, _token_reader(sides, tokens, rows, allow_partial), allow_partial)
+    given = None if tokens is None else _given_tokens(tokens, rows, max(side.rows for side in sides) if allow_partial else rows)
+    blocks = _Blocks(sides, forms, _token_reader(sides, given, allow_partial), allow_partial)
     seen = Comparison(top=top)
     missing = other_text = 0
 
@@ -75,6 +78,8 @@ def compare_models(
     if changed and not allow_partial:
         raise ReadError(f"{changed[0]} was changed while it was read: compare again when it is as it is to be")
     notes = (*unpaired, *_notes(opened, None if unpaired else rows, other_text, blocks.read_tokens is not None))
+    if given is not None and given.number > rows:
+        notes = (*notes, f"{given.name} holds {given.number:,} numbers: the first {rows:,} were used.")
     notes = (*notes, *(f"{path} was changed while it was read." for path in changed))
     about = [Side(side.name, side.kind, f, len(side.pieces)) for side, f in zip(opened, forms)]
     missing += max(side.rows for side in sides) - rows + other_text
@@ -84,9 +89,13 @@ def compare_models(
         raise ReadError(str(error)) from None
 
 
-def _stamps(names: Sequence[str | os.PathLike[str]]) -> dict[Path, tuple[int, ...]]:
-    """Of all files that these stand for, what changes with them."""
-    return {path: _stamp(path) for name in names for path in listed(name)}
+def _paths(source: Any) -> list[Path]:
+    return listed(source) if isinstance(source, (str, os.PathLike)) else []
+
+
+def _stamps(files: Sequence[Path]) -> dict[Path, tuple[int, ...]]:
+    """What changes with them."""
+    return {path: _stamp(path) for path in files}
 
 
 def _stamp(path: Path) -> tuple[int, ...]:
@@ -135,11 +144,9 @@ def _match(p: Source, q: Source, allow_partial: bool) -> int:
     return fewer
 
 
-def _token_reader(sides: tuple[Source, Source], tokens: Any, rows: int, allow_partial: bool) -> Any:
+def _token_reader(sides: tuple[Source, Source], given: _Tokens | None, allow_partial: bool) -> Any:
     """A function that reads the tokens of rows and says which rows both sides agree on; None if there are none."""
-    readers: list[tuple[str, Callable[[int, int], Array]]] = []
-    if tokens is not None:
-        readers.append(_given_tokens(tokens, rows, allow_partial))
+    readers: list[tuple[str, Callable[[int, int], Array]]] = [] if given is None else [(given.name, given.read)]
     readers += [(side.name, side.tokens) for side in sides if side.has_tokens]
     if not readers:
         return None
@@ -184,8 +191,9 @@ def _same_text(sides: tuple[Source, Source], start: int, stop: int) -> Array:
     return same[:, p.shape[1] // 2 + 1 :].reshape(-1)[begin : begin + stop - start]
 
 
-def _given_tokens(tokens: Any, rows: int, allow_partial: bool) -> tuple[str, Callable[[int, int], Array]]:
-    if isinstance(tokens, (str, Path)):
+def _given_tokens(tokens: Any, rows: int, most: int) -> _Tokens:
+    """Of `rows` rows, and of no more than `most`: those of the longer side, of which the first are compared."""
+    if isinstance(tokens, (str, os.PathLike)):
         path = listed(tokens)[0]
         if path.suffix.lower() not in SUFFIXES:
             raise ReadError(f"{path}: tokens are read from {', '.join(SUFFIXES)}")
@@ -203,9 +211,18 @@ def _given_tokens(tokens: Any, rows: int, allow_partial: bool) -> tuple[str, Cal
         def read(start: int, stop: int) -> Array:
             return array[start:stop]
 
-    if "int" not in kind or count < rows or (count > rows and not allow_partial):
-        raise ReadError(f"{name}: {count:,} numbers of type {kind}, for {rows:,} rows; it must hold a whole number a row")
-    return name, read
+    if "int" not in kind or not rows <= count <= most:
+        wanted = most if count > most else rows
+        raise ReadError(f"{name}: {count:,} numbers of type {kind}, for {wanted:,} rows; it must hold a whole number a row")
+    return _Tokens(name, count, read)
+
+
+class _Tokens(NamedTuple):
+    """Those that are given beside both sides."""
+
+    name: str
+    number: int
+    read: Callable[[int, int], Array]
 
 
 class _Block(NamedTuple):
@@ -282,19 +299,24 @@ def _place(error: NotComparable, sides: tuple[Source, Source], forms: tuple[str,
     row = int(rows[error.row])
     text = str(error)
     if "holds NaN" in text:
-        held = [side for side, b in zip(sides, blocks) if _has_nan(b, error.row)]
-        names = " and ".join(side.name for side in held)
-        return f"{names}: {(held or sides)[0].where(row)} holds NaN; allow_partial=True leaves such rows out"
+        held = [side for side, b in zip(sides, blocks) if _has_nan(b, error.row)] or list(sides)
+        names = " and ".join(dict.fromkeys(side.name for side in held))
+        what = "is damaged: it holds no distribution" if held[0].kind == "llama.cpp" else "holds NaN"
+        return f"{names}: {held[0].where(row)} {what}; allow_partial=True leaves such rows out"
     which = int(text.startswith("q "))
     side = sides[which]
+    wrong = text[text.find("row") :].partition(" ")[2].lstrip("0123456789")
+    if side.kind == "llama.cpp":  # whose form is no one's to give
+        return f"{side.name}: {side.where(row)} is damaged: it{wrong.partition(':')[0]}"
     if forms[0] != forms[1]:  # it was asked about one side only, and the other's form is to stay
-        text = re.sub(r"form='(\w+)'", lambda form: f"form={(forms[0], form[1]) if which else (form[1], forms[1])}", text)
-    return f"{side.name}: {side.where(row)}{text[text.find('row') :].partition(' ')[2].lstrip('0123456789')}"
+        wrong = re.sub(r"form='(\w+)'", lambda form: f"form={(forms[0], form[1]) if which else (form[1], forms[1])}", wrong)
+    return f"{side.name}: {side.where(row)}{wrong}"
 
 
 def _has_nan(block: Any, row: int) -> bool:
     if isinstance(block, Clipped):
-        return bool(np.isnan(block.scale[row]) or np.isnan(block.low[row]))
+        with np.errstate(all="ignore"):
+            return not np.isfinite(np.exp(Clipped(*(part[row : row + 1] for part in block)).log_probs).sum())
     return bool(np.isnan(widened(_floats(block[row : row + 1]))).any())
 
 

@@ -73,7 +73,7 @@ class Piece(NamedTuple):
 def listed(source: str | os.PathLike[str]) -> list[Path]:
     """The files a name stands for: itself, those in a directory, those a pattern matches; numbers in names in their order."""
     text = os.fspath(source)
-    check_name(text)
+    check_name(text, below=False)
     path = Path(text)
     if path.is_dir():
         found = [entry for entry in path.iterdir() if entry.is_file() and not entry.name.startswith(".")]
@@ -113,6 +113,9 @@ def open_array(path: Path, wanted: str | None = None) -> Piece:
     arrays = arrays_in(path)
     form, chosen = _choose(path, arrays, wanted)
     stored = arrays[chosen]
+    if not re.fullmatch(r"bool|bfloat16|float(16|32|64)|u?int\d+", stored.dtype):
+        what = f", array {chosen!r}," if chosen else ""
+        raise ReadError(f"{path}{what} has dtype {stored.dtype}: use float16, bfloat16, float32, float64 or an integer type")
     if len(stored.shape) < 2:
         raise ReadError(f"{path} has shape {stored.shape}: compare takes [rows, categories]; for one distribution, use kullback explain")
     categories = stored.shape[-1]
@@ -187,11 +190,8 @@ def map_block(path: Path, dtype: Any, offset: int, shape: tuple[int, ...]) -> Ar
     return np.ndarray(shape, dtype, mapped, shift)
 
 
-def _mapped(path: Path, offset: int, size: int, shape: tuple[int, ...], dtype: Any, *, bfloat16: bool = False, what: str = "") -> Stored:
+def _mapped(path: Path, offset: int, size: int, shape: tuple[int, ...], dtype: Any, *, bfloat16: bool = False) -> Stored:
     """`size` bytes are there, of which the array's may be cut short."""
-    kind = "bfloat16" if bfloat16 else np.dtype(dtype).name
-    if not bfloat16 and (np.dtype(dtype).kind not in "fiub" or np.dtype(dtype).itemsize > 8):
-        raise ReadError(f"{path}{what} has dtype {kind}: use float16, bfloat16, float32, float64 or an integer type")
     rows, columns = _entries(shape)
     width = columns * np.dtype(dtype).itemsize
 
@@ -200,7 +200,7 @@ def _mapped(path: Path, offset: int, size: int, shape: tuple[int, ...], dtype: A
         return block.view(BFLOAT16) if bfloat16 else block
 
     whole = max(0, min(rows, (size - offset) // width)) if width else 0
-    return Stored(shape, kind, whole, read, np.dtype(dtype).isnative)
+    return Stored(shape, "bfloat16" if bfloat16 else np.dtype(dtype).name, whole, read, np.dtype(dtype).isnative)
 
 
 def _npy_header(file: IO[bytes], path: Path, what: str = "") -> tuple[tuple[int, ...], bool, Any]:
@@ -275,7 +275,7 @@ def _npz(path: Path) -> dict[str, Stored]:
             file.seek(entry.header_offset)
             local = file.read(30)
             begin = entry.header_offset + 30 + sum(struct.unpack("<HH", local[26:30]))
-            found[name] = _mapped(path, begin + header, min(size, begin + entry.file_size), shape, dtype, what=what)
+            found[name] = _mapped(path, begin + header, min(size, begin + entry.file_size), shape, dtype)
     return found
 
 

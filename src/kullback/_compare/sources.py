@@ -37,10 +37,13 @@ class Source:
                 raise ReadError(
                     f"{piece.path} has chunks of {piece.context:,} tokens and {first.path} of {first.context:,}: shards must agree"
                 )
+            if (piece.tokens is None) != (first.tokens is None):  # those of the others would be passed over
+                without, with_ = (piece, first) if piece.tokens is None else (first, piece)
+                raise ReadError(f"{without.path} has no tokens and {with_.path} has some: shards must agree")
         self.categories, self.form, self.context = first.categories, first.form, first.context
         self.starts = np.concatenate([[0], np.cumsum([piece.rows for piece in self.pieces])])
         self.rows = int(self.starts[-1])
-        self.has_tokens = all(piece.tokens is not None for piece in self.pieces)
+        self.has_tokens = first.tokens is not None
 
     @property
     def incomplete(self) -> list[Piece]:

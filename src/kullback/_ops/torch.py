@@ -419,11 +419,13 @@ def load_weights(path: str) -> dict[str, tuple[Any, bool]]:
     for name, tensor in named.items():
         if not isinstance(tensor, torch.Tensor) or tensor.layout is not torch.strided:
             raise NotWeights(f"holds a {type(tensor).__name__} ({name!r}), which is no dense tensor: save a tensor, or a dict of tensors")
-        if not (is_float(tensor) or is_integer(tensor)):
-            raise NotWeights(f"holds dtype {tensor.dtype}: use float16, bfloat16, float32, float64 or an integer type")
-        tensor = tensor.detach().contiguous()
         half = tensor.dtype == torch.bfloat16
-        found[str(name)] = (tensor.view(torch.int16).numpy().view("uint16") if half else tensor.numpy(), half)
+        try:
+            plain = tensor.detach().contiguous()
+            numbers = plain.view(torch.int16).numpy().view("uint16") if half else plain.numpy()
+        except TypeError:  # NumPy has no such type: quantised tensors, numbers of 8 bits and fewer
+            raise NotWeights(f"holds dtype {tensor.dtype}: use float16, bfloat16, float32, float64 or an integer type") from None
+        found[str(name)] = (numbers, half)
     return found
 
 

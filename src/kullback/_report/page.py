@@ -63,12 +63,18 @@ def check_target(path: str | os.PathLike[str], inputs: Iterable[str | os.PathLik
     try:
         if target.is_dir():
             raise ReadError(f"cannot write {path}: it is a directory")
+        if os.fspath(path).endswith((os.sep, os.altsep or os.sep)):
+            raise ReadError(f"cannot write {path}: that is the name of a directory; a file's has no {os.sep} at its end")
+        if target.is_symlink():  # what it leads to is then no file, and never will be
+            raise ReadError(f"cannot write {path}: it is a link that leads to itself")
         if not target.parent.is_dir():
             folder = (target if os.path.islink(path) else Path(path)).parent
             raise ReadError(f"cannot write {path}: there is no directory {folder}")
         handle, beside = _make_beside(target)
-        os.close(handle)
-        os.unlink(beside)
+        try:
+            os.close(handle)
+        finally:
+            os.unlink(beside)
     except OSError as error:
         raise ReadError(f"cannot write {path}: {error.strerror or error}") from None
 

@@ -18,19 +18,25 @@ def printable(label: str) -> str:
     return "".join(c if c.isprintable() else c.encode("unicode_escape", "backslashreplace").decode() for c in label)
 
 
-# Words that GitHub makes links of, and tells people about: @names and addresses, #1, GH-1, commits. Without what would end a code span.
-_PART = r"""[^\s'"(),;<>|`\\]*"""
-_LIVE = rf"{_PART}(?:@|://|www\.|#\d|\bGH-\d|\b[0-9a-f]{{7,40}}\b){_PART}"
-_MARKUP = re.compile(rf"({_LIVE})|[\\`*_{{}}\[\]#|<>~$&]", re.IGNORECASE)
+# Words, without what would end a code span; and what is left of Markdown between them.
+_WORDS = re.compile(r"""[^\s'"(),;<>|`\\]+|[<>|`\\]""")
+# In words that GitHub makes links of, and tells people about: @names and addresses, #1, GH-1, commits.
+_LIVE = re.compile(r"@|://|www\.|#\d|\bGH-\d|\b[0-9a-f]{7,40}\b", re.IGNORECASE)
+_NUMBER = re.compile(r"[-+±]?\d+(\.\d*(e[-+]?\d+)?|e[-+]\d+)?[.:%]*")
+_MARKUP = re.compile(r"[\\`*_{}\[\]#|<>~$&]")
 
 
 def markdown(text: str) -> str:
     """Text in Markdown, also in a cell of a table, that is nothing but itself; what would become a link is code, which escapes are not."""
 
-    def inert(found: re.Match[str]) -> str:
-        return f"`{found[1]}`" if found[1] else "&lt;" if found[0] == "<" else f"\\{found[0]}"
+    def escape(found: re.Match[str]) -> str:
+        return "&lt;" if found[0] == "<" else f"\\{found[0]}"
 
-    return _MARKUP.sub(inert, printable(text))
+    def inert(found: re.Match[str]) -> str:
+        live = _LIVE.search(found[0]) and not _NUMBER.fullmatch(found[0])
+        return f"`{found[0]}`" if live else _MARKUP.sub(escape, found[0])
+
+    return _WORDS.sub(inert, printable(text))
 
 
 def paragraph(text: str, begin: str = "") -> str:
