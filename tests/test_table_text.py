@@ -136,6 +136,16 @@ def test_names_with_line_ends_that_are_none(name, tmp_path, spark):  # noqa: F81
         assert list(counted(tmp_path / "t.csv", engine)[1]) == [name, "b"] or list(counted(tmp_path / "t.csv", engine)[1]) == ["b", name]
 
 
+@pytest.mark.parametrize("other", ["", '{"x": null, "y": 2}\n'])
+def test_objects_without_names(other, tmp_path, spark):  # noqa: F811
+    """Structs like any other: not the text {}."""
+    (tmp_path / "t.jsonl").write_text('{"x": {}, "y": 1}\n' * 2 + other)
+    for engine in ENGINES:
+        found = compare_tables(tmp_path / "t.jsonl", tmp_path / "t.jsonl", engine=engine)
+        assert [column.name for column in found.columns] == ["y"]
+        assert found.left_out == ((("x", "STRUCT cannot be compared"),) if engine == "duckdb" else ())  # Spark's reader has no such column
+
+
 def test_json_lines_with_a_byte_order_mark(tmp_path, spark):  # noqa: F811
     (tmp_path / "t.jsonl").write_text('\ufeff{"x": 1}\n', encoding="utf-8")
     for engine in ENGINES:

@@ -137,6 +137,9 @@ class DuckTable:
         self._own = dict(zip(names, _positions(names)))
         for name, (_, duck, *_) in zip(names, self._all(f"DESCRIBE SELECT * FROM {self._from}")):
             self.types[name] = Type("", unread[name]) if name in unread else _type(duck)
+            if source.format == "jsonl" and duck == "JSON":  # of which nothing is known: without values, or every value is {}
+                empty = self._one(f"SELECT count({self._own[name]}) FROM {self._from}")[0] == 0
+                self.types[name] = Type("none" if empty else "", "NULL" if empty else "STRUCT")
         self._rows = self._one(f"SELECT count(*) FROM {self._from}")[0]
         if self._rows == 0:
             raise ReadError(f"{where} has no rows")
