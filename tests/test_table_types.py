@@ -114,6 +114,13 @@ def test_parquet_that_spark_does_not_read(array, type_name, tmp_path, spark):  #
         compare_tables(tmp_path / "t.parquet", tmp_path / "t.parquet", engine="spark")
 
 
+def test_brotli(tmp_path, spark):  # noqa: F811
+    pq.write_table(pa.table({"x": [1, 1]}), tmp_path / "t.parquet", compression="brotli")
+    assert compare_tables(tmp_path / "t.parquet", tmp_path / "t.parquet")["x"].p == (2,)
+    with pytest.raises(ValueError, match=r"^P: .*t\.parquet is packed by brotli, which Spark does not read: write it with zstd, or take "):
+        compare_tables(tmp_path / "t.parquet", tmp_path / "t.parquet", engine="spark")
+
+
 @pytest.mark.parametrize("library", ["pyarrow", "polars"])
 @pytest.mark.parametrize("kind", [np.float16, np.float32, np.float64])
 @pytest.mark.parametrize("side", ["P", "Q"])
