@@ -90,7 +90,7 @@ def test_advice_is_what_there_is(here, capsys):
     for arguments, sentence in (
         (
             ["profile", "other.csv", "--like", "ref.json"],
-            "column 'x': it is BIGINT (number) in the profile and VARCHAR (text) in the table; name the columns to compare with --columns",
+            "column 'x': it is BIGINT (number) in the profile and VARCHAR (text) in the table; name the columns to take with --columns",
         ),
         (["profile", "other.csv", "--columns", "nope"], "there is no column 'nope' in the table, which has 'x', 's', 't'"),
         (
@@ -100,12 +100,33 @@ def test_advice_is_what_there_is(here, capsys):
     ):
         assert main([*arguments, "-o", "out.json"]) == 2
         assert capsys.readouterr().err == f"kullback profile: {sentence}\n"
-    with pytest.raises(ValueError, match=r"in the table; name the columns to compare$"):
+    with pytest.raises(ValueError, match=r"in the table; name the columns to take$"):
         profile("other.csv", like="ref.json")
     assert main(["compare", "ref.json", "own.json"]) == 2
     assert capsys.readouterr().err.endswith(
         "have different bins for column 'x': make the second like the first, by kullback profile --like\n"
     )
+
+
+def test_profiles_of_other_columns_do_not_merge(here):
+    part = profile(AFTER, like="ref.json", columns=["x", "s"])
+    for given, having in ((["ref.json", part], 1), ([part, "ref.json"], 2)):
+        with pytest.raises(
+            ValueError, match=rf"do not merge: only profile {having} of 2 has column 'b'; profile both with the same columns$"
+        ):
+            profile(given)
+    with pytest.raises(ValueError, match=r"^column 'new': only the table has it; name the columns to take$"):
+        profile(AFTER.append_column("new", pa.array([1] * 400)), like="ref.json")
+    with pytest.raises(ValueError, match=r"^there are no profiles to merge: the list is empty$"):
+        profile([])
+
+
+def test_pairs_turned_round(here):
+    for p, q in (("ref.json", AFTER), (BEFORE, "new.json")):
+        found = compare_tables(p, q, pairs=["b:s"])
+        assert [column.name for column in found.pairs] == ["s:b"]
+        assert of(found, "s:b") == of(compare_tables("ref.json", AFTER), "s:b")
+    assert list(profile(AFTER, like="ref.json", pairs=["s:x", "b:s"]).pairs) == [("x", "s"), ("s", "b")]
 
 
 def test_the_command_compares_the_pairs(here, capsys):

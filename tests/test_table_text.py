@@ -4,6 +4,7 @@ import csv
 import gzip
 import io
 import json
+import threading
 from collections import Counter
 
 import pytest
@@ -76,6 +77,12 @@ def test_line_ends_in_quotes_are_one(end, tmp_path, spark):  # noqa: F811
         (b'x,y\n"a"b,1\n"a"b,2\n', 'line 2 goes on after a closing quote: a quote inside quotes is doubled, ""'),
         (b'x,y\n"a\\"",1\n"a\\"",2\n', 'line 2 goes on after a closing quote: a quote inside quotes is doubled, ""'),
         (b"x,y\na,1\r\na,2\nb,2\n", r"line 2 ends in '\r\n', and those before in '\n': write all alike"),
+        (b"a,b\n1,2,\n", "line 2 has 3 fields, and the header 2"),
+        (b"a,b\n1,2\n3,4,,\n", "line 3 has 4 fields, and the header 2"),
+        (b'a,b\n"x" ,2\n', 'line 2 goes on after a closing quote: a quote inside quotes is doubled, ""'),
+        (b'x,y\n1, "a"\n2, "a"\n', "line 2 has a space between a delimiter and a quote: take it out"),
+        (b"x,y\na,1\n\r\na,2\n", r"line 3 ends in '\r\n', and those before in '\n': write all alike"),
+        (b"\nx,y\na,1\n", " has no header line: its first line is blank"),
         (b'x, "y"\n1,2\n', "line 1 has a space between a delimiter and a quote: take it out"),
         (b"x,y\n" + b"a,1\n" * 300_000 + b"\xe9,1\n", " is not UTF-8 text: convert it first, e.g. iconv -f latin1 -t utf-8"),
         (b'"x,y\n' + b"a,1\n" * 100_000, "a quote is opened in its first line and not closed"),
@@ -90,10 +97,61 @@ def test_what_is_wrong_with_a_csv_file(text, sentence, tmp_path, spark):  # noqa
         assert refused(path, engine) in (f"P: {path}: {sentence}", f"P: {path}{sentence}"), engine
 
 
-def test_what_spark_would_read_otherwise(tmp_path, spark):  # noqa: F811
-    (tmp_path / "t.csv").write_text('x,y\n1, "a"\n2, "a"\n')
-    assert refused(tmp_path / "t.csv", "spark").endswith("t.csv: line 2 has a space between a delimiter and a quote: take it out")
-    assert counted(tmp_path / "t.csv", "duckdb")[1]["y"] == ("text", {"a": 2})
+def test_fields_of_three_megabytes(tmp_path, spark):  # noqa: F811
+    (tmp_path / "t.csv").write_text("x,y\n" + f"{'z' * 3_000_000},1\n" * 2)
+    for engine in ENGINES:
+        assert counted(tmp_path / "t.csv", engine)[1]["y"] == ("number", {"(-∞, 1]": 2})
+
+
+def test_rows_too_long_for_duckdb(tmp_path):
+    (tmp_path / "t.csv").write_text(f"x,y\n1,secret{'z' * (1 << 25)}\n")
+    assert refused(tmp_path / "t.csv", "duckdb").endswith(
+        "t.csv has a row of more than 32 MB: is a quote open? If not, Parquet has no such limit"
+    )
+
+
+def test_packed_files_that_are_cut(tmp_path, spark):  # noqa: F811
+    for name, text in (("t.csv.gz", "x,y\n" + "1,2\n" * 9999), ("t.jsonl.gz", '{"x": 1}\n' * 9999)):
+        (tmp_path / name).write_bytes(gzip.compress(text.encode())[:-20])
+        for engine in ENGINES:
+            assert refused(tmp_path / name, engine) == f"P: {tmp_path / name} is cut short or damaged: copy it again"
+
+
+def test_the_limit_of_the_csv_module(tmp_path):
+    """Of all threads: raised while a file is checked, and then what it was."""
+    (tmp_path / "t.csv").write_text("x,y\n" + "1,2\n" * 50_000 + "1\n")
+    before = csv.field_size_limit()
+    threads = [threading.Thread(target=refused, args=(tmp_path / "t.csv", "duckdb")) for _ in range(4)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert csv.field_size_limit() == before
+
+
+@pytest.mark.parametrize("name", ["x\u2028y", "x\x0by", "x\x85"])
+def test_names_with_line_ends_that_are_none(name, tmp_path, spark):  # noqa: F811
+    (tmp_path / "t.csv").write_text(f"{name},b\n1,2\n", encoding="utf-8")
+    for engine in ENGINES:
+        assert list(counted(tmp_path / "t.csv", engine)[1]) == [name, "b"] or list(counted(tmp_path / "t.csv", engine)[1]) == ["b", name]
+
+
+@pytest.mark.parametrize("other", ["", '{"x": null, "y": 2}\n'])
+def test_objects_without_names(other, tmp_path, spark):  # noqa: F811
+    """Structs like any other: not the text {}."""
+    (tmp_path / "t.jsonl").write_text('{"x": {}, "y": 1}\n' * 2 + other)
+    for engine in ENGINES:
+        found = compare_tables(tmp_path / "t.jsonl", tmp_path / "t.jsonl", engine=engine)
+        assert [column.name for column in found.columns] == ["y"]
+        assert found.left_out == ((("x", "STRUCT cannot be compared"),) if engine == "duckdb" else ())  # Spark's reader has no such column
+
+
+def test_json_lines_with_a_byte_order_mark(tmp_path, spark):  # noqa: F811
+    (tmp_path / "t.jsonl").write_text('\ufeff{"x": 1}\n', encoding="utf-8")
+    for engine in ENGINES:
+        assert refused(tmp_path / "t.jsonl", engine) == (
+            f"P: {tmp_path / 't.jsonl'} begins with a byte order mark, which JSON has not: write it as UTF-8 without one"
+        )
 
 
 def test_zones_that_there_are_not(tmp_path, spark):  # noqa: F811

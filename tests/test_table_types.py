@@ -3,7 +3,7 @@
 import datetime as dt
 import uuid
 from collections import Counter
-from decimal import Decimal
+from decimal import Context, Decimal
 from pathlib import Path
 
 import numpy as np
@@ -112,6 +112,59 @@ def test_parquet_that_spark_does_not_read(array, type_name, tmp_path, spark):  #
     pq.write_table(table(array), tmp_path / "t.parquet")
     with pytest.raises(ValueError, match=rf"^P: column 'c' is {type_name} in .*t\.parquet, which Spark does not read: write it as another"):
         compare_tables(tmp_path / "t.parquet", tmp_path / "t.parquet", engine="spark")
+
+
+def test_brotli(tmp_path, spark):  # noqa: F811
+    pq.write_table(pa.table({"x": [1, 1]}), tmp_path / "t.parquet", compression="brotli")
+    assert compare_tables(tmp_path / "t.parquet", tmp_path / "t.parquet")["x"].p == (2,)
+    with pytest.raises(ValueError, match=r"^P: .*t\.parquet is packed by brotli, which Spark does not read: write it with zstd, or take "):
+        compare_tables(tmp_path / "t.parquet", tmp_path / "t.parquet", engine="spark")
+
+
+@pytest.mark.parametrize("library", ["pyarrow", "polars"])
+@pytest.mark.parametrize("kind", [np.float16, np.float32, np.float64])
+@pytest.mark.parametrize("side", ["P", "Q"])
+def test_nan_in_parquet(side, kind, library, tmp_path, spark):  # noqa: F811
+    """The file's statistics know nothing of it: by them no value of Q is above P's edges, and P's edges are among finite values."""
+    values = np.array([1, 2, 3, np.nan, np.nan, 4], kind)
+    own = pa.table({"x": values, "s": ["a", "b"] * 3})
+    if library == "pyarrow":
+        pq.write_table(own, tmp_path / "t.parquet")
+    else:
+        polars = pytest.importorskip("polars")
+        polars.from_arrow(own.set_column(0, "x", own["x"].cast("float32") if kind is np.float16 else own["x"])).write_parquet(
+            tmp_path / "t.parquet"
+        )
+    other = pa.table({"x": [float(i) for i in range(1, 101)], "s": ["a", "b"] * 50})
+    for engine in ENGINES[: 1 if kind is np.float16 and library == "pyarrow" else 2]:  # Spark reads no half floats
+        given = (tmp_path / "t.parquet", other) if side == "P" else (other, tmp_path / "t.parquet")
+        record = compare_tables(*given, pairs=["x:s"], bins=2, engine=engine)
+        counts = record["x"].p if side == "P" else record["x"].q
+        expected = {"(-∞, 2]": 2, "(2, ∞)": 2, "NaN": 2} if side == "P" else {"(-∞, 50]": 4, "(50, ∞)": 0, "NaN": 2}
+        assert dict(zip(record["x"].labels, counts)) == expected, engine
+        joint = dict(zip(record["x:s"].labels, record["x:s"].p if side == "P" else record["x:s"].q))
+        assert (joint["NaN · a"], joint["NaN · b"]) == (1, 1)
+
+
+@pytest.mark.parametrize("scale", [0, 38])
+@pytest.mark.parametrize("long", [False, True], ids=["sorted", "sampled"])
+def test_decimals_of_38_digits(scale, long, spark, monkeypatch):  # noqa: F811
+    """Neighbours in the last digit, which no float tells apart, counted as integers by Python. DuckDB has no place for 38 digits behind
+    the point of which the first is 0, when it finds the type of a parameter."""
+    from kullback._compare.tables.engines import duckdb
+
+    if long:
+        monkeypatch.setattr(duckdb, "SAMPLE", 50)
+    units = [1234567890123456789012345678901234567 + i % 7 for i in range(1, 701)]
+    values = pa.array([Decimal(unit).scaleb(-scale, Context(prec=60)) for unit in units], pa.decimal128(38, scale))
+    ordered = sorted(units)
+    edges = [ordered[-(-k * 700 // 4) - 1] for k in (1, 2, 3)]
+    assert len(set(edges)) == 3
+    expected = [sum(unit <= edges[0] for unit in units)]
+    expected += [sum(low < unit <= high for unit in units) for low, high in zip(edges, [*edges[1:], units[0] + 9])]
+    for engine in ENGINES:
+        record = compare_tables(pa.table({"x": values}), pa.table({"x": values}), bins=4, engine=engine)
+        assert list(record["x"].p) == expected, engine
 
 
 class Foo:

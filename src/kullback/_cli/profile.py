@@ -54,6 +54,7 @@ def _run(arguments: argparse.Namespace) -> None:
         else:
             found = profile(source[0], like=arguments.like, progress=sys.stderr.isatty(), **options)
     except ReadError as error:
-        raise ReadError(as_options(str(error)).replace("with like=", "with --like")) from None
+        sentence = as_options(str(error)).replace("with like=", "with --like")
+        raise ReadError(sentence.replace("name the columns to take", "name the columns to take with --columns")) from None
     found.write(arguments.output)
     write(f"{arguments.output}: {found.rows:,} rows, {len(found.bins)} columns")

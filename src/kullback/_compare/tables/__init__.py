@@ -101,6 +101,7 @@ def compare_tables(
     check_base(base)
     wanted_pairs = _pairs(pairs or ())
     with _side(p, "P", options) as reference, _side(q, "Q", options) as other:
+        wanted_pairs = _turned(wanted_pairs, reference, other)
         names, left_out = _names(reference, other, columns, wanted_pairs, common)
         if pairs is None:
             wanted_pairs, without = _kept_pairs(reference, other, names)
@@ -154,12 +155,14 @@ def profile(
     """
     options = _Options(bins, levels, delimiter, engine, master, memory)
     if isinstance(source, (list, tuple)):
+        if not source:
+            raise ValueError("there are no profiles to merge: the list is empty")
         return merge([each if isinstance(each, Profile) else read_profile(each, "profile") for each in source])
     wanted_pairs = _pairs(pairs or ())
     over = like if like is None or isinstance(like, Profile) else read_profile(like, "like")
     if over is not None and options.given:
         raise ValueError("bins and levels are those of the profile: leave them out")
-    if over is not None and pairs is not None and set(wanted_pairs) != set(over.pairs):
+    if over is not None and pairs is not None and set(_turned(wanted_pairs, over)) != set(over.pairs):
         raise ValueError("pairs are those of the profile: leave them out")
     with _side(source, "table", options) as side:
         if isinstance(side, Profile):
@@ -244,6 +247,12 @@ def _pairs(pairs: Sequence[Any]) -> list[Pair]:
     return found
 
 
+def _turned(pairs: Sequence[Pair], *sides: Profile | _Opened) -> list[Pair]:
+    """As profiles have them: b:a says what a:b says."""
+    kept = {pair for side in sides if isinstance(side, Profile) for pair in side.pairs}
+    return list(dict.fromkeys((b, a) if (b, a) in kept and (a, b) not in kept else (a, b) for a, b in pairs))
+
+
 def _kinds(side: Profile | _Opened) -> dict[str, str]:
     if isinstance(side, Profile):
         return {name: bins.kind for name, bins in side.bins.items()}
@@ -295,7 +304,8 @@ def _names(
             continue
         if not common or name in needed:
             advice = "" if common is None else ", or pass common=True for those that both have alike"
-            raise ReadError(f"column {name!r}: {reason}; name the columns to compare{advice}")
+            do = "take" if common is None else "compare"
+            raise ReadError(f"column {name!r}: {reason}; name the columns to {do}{advice}")
         left_out.append((name, reason))
     if not found:
         raise ReadError("the table has no column that can be compared" if p is q else "the two sides have no column that can be compared")

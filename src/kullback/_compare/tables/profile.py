@@ -124,22 +124,33 @@ def _from_json(content: Mapping[str, Any]) -> Profile:
         levels = tuple(column.get("levels", ()))
         if not all(isinstance(level, str) for level in levels) or len(set(levels)) != len(levels):
             raise ValueError(f"the levels of {name!r} are not texts, or not distinct")
-        types[name], bins[name] = str(column["type"]), Bins(column["kind"], cuts, levels, column.get("least", 0), column.get("pooled", 0))
+        least, pooled = column.get("least", 0), column.get("pooled", 0)
+        if not _whole(least) or not _whole(pooled):
+            raise ValueError(f"least and pooled of {name!r} are not whole numbers")
+        types[name], bins[name] = str(column["type"]), Bins(column["kind"], cuts, levels, least, pooled)
         counts[name] = column["counts"]
         if len(counts[name]) != len(bins[name]) or not all(_whole(n) for n in counts[name]) or sum(counts[name]) != rows:
             raise ValueError(f"the counts of {name!r} do not fit its bins and {rows} rows")
     pairs: dict[Pair, dict[tuple[int, int], int]] = {}
     for pair in content["pairs"]:
         a, b = pair["columns"]
+        if a == b or (a, b) in pairs:
+            raise ValueError(f"the pair {a}:{b} is there twice, or of one column")
         cells = {(i, j): n for i, j, n in pair["cells"]}
-        if sum(cells.values()) != rows or not all(
-            i in range(len(bins[a])) and j in range(len(bins[b])) and _whole(n) for (i, j), n in cells.items()
-        ):
-            raise ValueError(f"the cells of {a}:{b} do not fit")
+        sums = [0] * len(bins[a]), [0] * len(bins[b])
+        for cell, n in cells.items():
+            for i, side in zip(cell, sums):
+                if not _whole(i) or i >= len(side) or not _whole(n):
+                    raise ValueError(f"the cells of {a}:{b} do not fit")
+                side[i] += n
+        if (counts[a], counts[b]) != sums:
+            raise ValueError(f"the cells of {a}:{b} do not fit the counts of the two columns")
         pairs[a, b] = cells
-    if not _whole(rows) or rows == 0:
-        raise ValueError("it has no rows")
-    settings = {name: int(content["settings"][name]) for name in ("bins", "levels")}
+    if not _whole(rows) or not 0 < rows < 2**63:
+        raise ValueError("its rows are no number from 1 to 2**63 - 1")
+    settings = {name: content["settings"][name] for name in ("bins", "levels")}
+    if not all(_whole(n) and n > 0 for n in settings.values()):
+        raise ValueError("its settings, bins and levels, are not whole numbers from 1")
     return Profile(str(content["name"]), rows, settings, types, bins, counts, pairs)
 
 
@@ -161,7 +172,14 @@ def _number(value: Any) -> Any:
 def merge(profiles: Sequence[Profile]) -> Profile:
     """One profile of all their rows. Their bins must be the same: profile the others like the first."""
     first, *others = profiles
-    for other in others:
+    for i, other in enumerate(others, 2):
+        alone = min(first.bins.keys() ^ other.bins.keys(), default=None)
+        if alone is not None:
+            having = 1 if alone in first.bins else i
+            raise ReadError(
+                f"{first.name} and {other.name} do not merge: only profile {having} of {len(profiles)} has column {alone!r}; "
+                "profile both with the same columns"
+            )
         differs = same_bins(first.bins, other.bins) or ("its pairs" if set(first.pairs) != set(other.pairs) else "")
         if differs:
             raise ReadError(

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import csv
 import glob
+import io
 import os
 import re
 from collections import Counter
@@ -126,9 +127,11 @@ def csv_header(file: str, side: str, delimiter: str | None) -> tuple[str, list[s
     if delimiter is None:
         delimiter = "\t" if ".tsv" in file.lower() else max(_DELIMITERS, key=re.sub(r'"(?:[^"]|"")*"', "", first).count)
     try:
-        names = next(csv.reader(start.splitlines(keepends=True), delimiter=delimiter), [])
+        names = next(csv.reader(io.StringIO(start, newline=""), delimiter=delimiter), [])
     except csv.Error:
         raise ReadError(f"{side}: {file}: a quote is opened in its first line and not closed") from None
+    if not names and start.strip():
+        raise ReadError(f"{side}: {file} has no header line: its first line is blank")
     if not any(names):
         raise ReadError(f"{side}: {file} has no header line")
     if spaced(names):

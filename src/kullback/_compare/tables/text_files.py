@@ -5,6 +5,7 @@ from __future__ import annotations
 import csv
 import gzip
 import json
+import threading
 import zlib
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
@@ -13,21 +14,24 @@ from typing import Any, TextIO, cast
 from ..._read import ReadError
 
 SPACED = "has a space between a delimiter and a quote: take it out"
+_ONE_AT_A_TIME = threading.Lock()
 
 
 @contextmanager
-def open_text(file: str, side: str) -> Iterator[TextIO]:
+def open_text(file: str, side: str, encoding: str = "utf-8-sig") -> Iterator[TextIO]:
     """A text file, packed or not, open; or the sentence that says why not."""
     try:
         with (
-            gzip.open(file, "rt", encoding="utf-8-sig", newline="")
+            gzip.open(file, "rt", encoding=encoding, newline="")
             if file.lower().endswith(".gz")
-            else open(file, encoding="utf-8-sig", newline="") as text
+            else open(file, encoding=encoding, newline="") as text
         ):
             yield cast(TextIO, text)
     except UnicodeDecodeError:
         raise ReadError(f"{side}: {file} is not UTF-8 text: convert it first, e.g. iconv -f latin1 -t utf-8") from None
-    except (OSError, EOFError, zlib.error) as error:
+    except (EOFError, zlib.error):
+        raise ReadError(f"{side}: {file} is cut short or damaged: copy it again") from None
+    except OSError as error:
         raise ReadError(f"{side}: {file}: {getattr(error, 'strerror', None) or error}") from None
 
 
@@ -35,8 +39,20 @@ def spaced(row: Sequence[str]) -> bool:
     return any(field.startswith(" ") and field.lstrip(" ").startswith('"') for field in row)
 
 
+@contextmanager
+def _long_fields() -> Iterator[None]:
+    """Fields of any length. The limit is Python's, for all threads, and is left as it was."""
+    with _ONE_AT_A_TIME:
+        before = csv.field_size_limit(1 << 30)
+        try:
+            yield
+        finally:
+            csv.field_size_limit(before)
+
+
 def check_csv(file: str, side: str, delimiter: str, names: Sequence[str]) -> None:
-    """The first line that is no row. Spark lets pass: an open quote, a space before one, bytes that are no UTF-8, mixed line ends."""
+    """The first line that is no row. Spark lets pass: an open quote, a space before one, bytes that are no UTF-8, mixed line ends;
+    DuckDB: empty fields too many, a space after a closing quote."""
     last = ""
 
     def lines(text: TextIO) -> Iterator[str]:
@@ -45,29 +61,25 @@ def check_csv(file: str, side: str, delimiter: str, names: Sequence[str]) -> Non
             last = line
             yield line
 
-    before = csv.field_size_limit(1 << 30)
-    try:
-        with open_text(file, side) as text:
-            reader = csv.reader(lines(text), delimiter=delimiter, strict=True)
-            end, here = "", 1
-            where = f"{side}: {file}: line"
-            try:
-                for row in reader:
-                    if ' "' in last and spaced(row):
-                        raise ReadError(f"{where} {here} {SPACED}")
-                    if row and len(row) != len(names):
-                        s = "s" * (len(row) != 1)
-                        raise ReadError(f"{where} {here} has {len(row)} field{s}, and the header {len(names)}")
-                    ends = last[len(last.rstrip("\r\n")) :][-2:] if row else ""
-                    if ends and end and ends != end:
-                        raise ReadError(f"{where} {here} ends in {ends!r}, and those before in {end!r}: write all alike")
-                    end, here = end or ends, reader.line_num + 1
-            except csv.Error as error:
-                if "unexpected end" in str(error):
-                    raise ReadError(f"{where} {here} opens a quote that is never closed") from None
-                raise ReadError(f'{where} {here} goes on after a closing quote: a quote inside quotes is doubled, ""') from None
-    finally:
-        csv.field_size_limit(before)
+    with _long_fields(), open_text(file, side) as text:
+        reader = csv.reader(lines(text), delimiter=delimiter, strict=True)
+        end, here = "", 1
+        where = f"{side}: {file}: line"
+        try:
+            for row in reader:
+                if ' "' in last and spaced(row):
+                    raise ReadError(f"{where} {here} {SPACED}")
+                if row and len(row) != len(names):
+                    s = "s" * (len(row) != 1)
+                    raise ReadError(f"{where} {here} has {len(row)} field{s}, and the header {len(names)}")
+                ends = last[len(last.rstrip("\r\n")) :][-2:]
+                if ends and end and ends != end:
+                    raise ReadError(f"{where} {here} ends in {ends!r}, and those before in {end!r}: write all alike")
+                end, here = end or ends, reader.line_num + 1
+        except csv.Error as error:
+            if "unexpected end" in str(error):
+                raise ReadError(f"{where} {here} opens a quote that is never closed") from None
+            raise ReadError(f'{where} {here} goes on after a closing quote: a quote inside quotes is doubled, ""') from None
 
 
 class _Row(dict[str, Any]):
@@ -92,8 +104,10 @@ def check_json_lines(files: Sequence[str], side: str, name: str) -> None:
     kinds: dict[str, str] = {}
     by_letters: dict[str, str] = {}
     for file in files:
-        with open_text(file, side) as text:
+        with open_text(file, side, "utf-8") as text:
             for number, line in enumerate(text, 1):
+                if line.startswith("\ufeff"):
+                    raise ReadError(f"{side}: {file} begins with a byte order mark, which JSON has not: write it as UTF-8 without one")
                 if line.strip():
                     where = f"{side}: {file}: line {number}"
                     row = _json_row(line, where)

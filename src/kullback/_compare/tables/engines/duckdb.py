@@ -8,6 +8,7 @@ import shutil
 import tempfile
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from decimal import Decimal
 from typing import Any
 
 from ...._read import ReadError
@@ -32,6 +33,7 @@ from . import Counts, Pair
 from .arrow import Values, to_arrow
 
 _AT_ONCE = 400  # aggregates in one query
+_LONGEST_ROW = 1 << 25  # bytes of CSV: as many as DuckDB's buffers have anyway
 _TAKEN_FOR = ("TIME", "UUID")  # what DuckDB takes texts of JSON for, and then writes otherwise than they are
 _CRLF = "chr(13) || chr(10)"
 _INTEGERS = {
@@ -52,6 +54,8 @@ def open_table(source: Source, side: str, *, memory: str, delimiter: str | None)
             connection = duckdb.connect(config={"temp_directory": folder, "memory_limit": memory, "preserve_insertion_order": "false"})
             # Nothing is fetched from a network behind the user's back.
             connection.execute("SET autoinstall_known_extensions = false; SET TimeZone = 'UTC'")
+            # It takes a column for free of NaN whose minimum and maximum in a Parquet file are none, and NaN has no part in either.
+            connection.execute("SET disabled_optimizers = 'statistics_propagation'")
             table = DuckTable(connection, folder, source, side)
             table.load(delimiter)
     except BaseException:
@@ -78,7 +82,9 @@ def _spoken(source: Source, side: str) -> Iterator[None]:
 
 
 # DuckDB's advice, which is about its own options, and where in our query.
-_ADVICE = re.compile(r"(Possible |Try setting|If you are trying|This can happen|Candidate |LINE \d).*", re.DOTALL)
+_ADVICE = re.compile(
+    r"(Possible |Try setting|If you are trying|This can happen|Candidate |LINE \d|[Tt]ry (setting )?ignore_errors).*", re.DOTALL
+)
 # What it says of a Parquet file whose end is missing, or that has other bytes than were written.
 _DAMAGED = ("No magic bytes", "Footer length", "too small to be a Parquet", "TProtocolException", "don't know what type", "decompress")
 
@@ -90,6 +96,9 @@ def _sentence(error: Exception, source: Source) -> str:
     name = named_file or (source.files[0] if len(source.files) == 1 else source.name)
     if source.format == "parquet" and any(words in text for words in _DAMAGED):
         return f"{name} is cut short or damaged: copy or write it again"
+    if "Maximum line size" in text:
+        return f"{name} has a row of more than {_LONGEST_ROW >> 20} MB: is a quote open? If not, Parquet has no such limit"
+    text = re.sub(r"Original Line: .*\n?", "", text)  # which is data
     lines = [line.strip().rstrip(":") for line in _ADVICE.sub("", text).split("\n")]
     text = re.sub(r"^[A-Z]\w+( \w+)? Error: ", "", ": ".join([line for line in lines if line][:3]))
     if "expected records" in text:
@@ -128,31 +137,29 @@ class DuckTable:
         self._own = dict(zip(names, _positions(names)))
         for name, (_, duck, *_) in zip(names, self._all(f"DESCRIBE SELECT * FROM {self._from}")):
             self.types[name] = Type("", unread[name]) if name in unread else _type(duck)
+            if source.format == "jsonl" and duck == "JSON":  # of which nothing is known: without values, or every value is {}
+                empty = self._one(f"SELECT count({self._own[name]}) FROM {self._from}")[0] == 0
+                self.types[name] = Type("none" if empty else "", "NULL" if empty else "STRUCT")
         self._rows = self._one(f"SELECT count(*) FROM {self._from}")[0]
         if self._rows == 0:
             raise ReadError(f"{where} has no rows")
 
     def _load_csv(self, files: list[str], delimiter: str | None) -> list[str]:
-        import duckdb
-
         first, *others = self._source.files
         delimiter, names = csv_header(first, self._side, delimiter)
         for file in others:
             must_have(file, csv_header(file, self._side, delimiter)[1], first, names, self._side)
+        for file in self._source.files:
+            check_csv(file, self._side, delimiter, names)
         struct = ", ".join(f"{own}: 'VARCHAR'" for own in _positions(names))
-        try:
-            # Not guessed, by a dialect that guesses wrong drops lines: quotes are ", doubled inside.
-            self._connection.execute(
-                f"CREATE TEMP TABLE raw AS SELECT * FROM read_csv({_text_list(files)}, "
-                f"auto_detect=false, header=true, delim={_text(delimiter)}, quote='\"', escape='\"', columns={{{struct}}}, "
-                "allow_quoted_nulls=false, strict_mode=true, hive_partitioning=false)"
-                + (" WHERE c0 IS NOT NULL" if len(names) == 1 else "")
-                # A blank line is no row. DuckDB knows that of several columns; of one it makes a missing value of it, and of nothing else.
-            )
-        except duckdb.Error:
-            for file in self._source.files:
-                check_csv(file, self._side, delimiter, names)
-            raise
+        # Not guessed, by a dialect that guesses wrong drops lines: quotes are ", doubled inside.
+        self._connection.execute(
+            f"CREATE TEMP TABLE raw AS SELECT * FROM read_csv({_text_list(files)}, "
+            f"auto_detect=false, header=true, delim={_text(delimiter)}, quote='\"', escape='\"', columns={{{struct}}}, "
+            f"allow_quoted_nulls=false, strict_mode=true, hive_partitioning=false, "
+            f"max_line_size={_LONGEST_ROW}, buffer_size={_LONGEST_ROW})" + (" WHERE c0 IS NOT NULL" if len(names) == 1 else "")
+            # A blank line is no row. DuckDB knows that of several columns; of one it makes a missing value of it, and of nothing else.
+        )
         self._retype("raw", _positions(names), (*NUMBERS, *OTHERS, *TIMES))
         return names
 
@@ -292,10 +299,10 @@ class DuckTable:
         below_values: list[list[Any]] = []
         for low, high, _ in brackets:
             ends = [(end, sign) for end, sign in ((low, ">="), (high, "<=")) if end is not None]
-            inside.append(" AND ".join(f"{x} {sign} ?" for _, sign in ends) or "true")
-            inside_values += [end for end, _ in ends]
-            below.append(_count(f"{finite} AND {x} < ?") if low is not None else "0")
-            below_values.append([low] if low is not None else [])
+            inside.append(" AND ".join(f"{x} {sign} {self._place(name)}" for _, sign in ends) or "true")
+            inside_values += [_exact(end) for end, _ in ends]
+            below.append(_count(f"{finite} AND {x} < {self._place(name)}") if low is not None else "0")
+            below_values.append([_exact(low)] if low is not None else [])
         under = self._aggregate(below, below_values)
         which = " ".join(f"WHEN {condition} THEN {j}" for j, condition in enumerate(inside))
         wanted = [(j, rank - under[j]) for j, bracket in enumerate(brackets) for rank in bracket.ranks]
@@ -373,7 +380,7 @@ class DuckTable:
         x = self._value(name)
         # DuckDB may answer a comparison from a Parquet file's minimum and maximum, in which NaN has no part.
         real = f" AND NOT isnan({x})" if self.types[name].domain == "float" else ""
-        return (f"{x} <= ?{real}", [limit]) if limit is not None else (early, [])
+        return (f"{x} <= {self._place(name)}{real}", [_exact(limit)]) if limit is not None else (early, [])
 
     def _level_counts(self, name: str, of: Bins) -> list[int]:
         x = self._value(name)
@@ -415,6 +422,10 @@ class DuckTable:
             return f"{own}::DOUBLE"
         return f"{own}::VARCHAR" if of.kind == "text" else own
 
+    def _place(self, name: str) -> str:
+        """Where a value to compare with goes (see `_exact`)."""
+        return f"?::{self.types[name].name}" if self.types[name].domain == "decimal" else "?"
+
     def _is_finite(self, name: str) -> str:
         of = self.types[name]
         return f"isfinite({self._value(name)})" if of.domain == "float" else f"{self._value(name)} IS NOT NULL"
@@ -454,6 +465,11 @@ def _type(duck: str) -> Type:
     if duck == '"NULL"':
         return Type("none", "NULL")
     return Type("boolean" if duck == "BOOLEAN" else "", duck)
+
+
+def _exact(value: Any) -> Any:
+    """As a parameter. Of a Decimal of 38 digits behind the point DuckDB makes a float, so it goes as text."""
+    return f"{value:f}" if isinstance(value, Decimal) else value
 
 
 def _count(condition: str) -> str:

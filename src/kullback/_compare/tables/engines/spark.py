@@ -121,14 +121,17 @@ def _with_floats(frame: Any) -> Any:
 def _schemas(files: Sequence[str], side: str) -> dict[str, Any]:
     """Of Parquet files, which have the same names and types: Spark would drop a column, make one up of missing values, or widen one."""
     import pyarrow
-    from pyarrow.parquet import read_schema
+    from pyarrow.parquet import read_metadata
 
     schemas: dict[str, Any] = {}
     for file in files:
         try:
-            schemas[file] = read_schema(file)
+            footer = read_metadata(file)
+            schemas[file] = footer.schema.to_arrow_schema()
         except (pyarrow.ArrowException, OSError):
             raise ReadError(f"{side}: {file} is cut short or damaged: copy or write it again") from None
+        if footer.num_row_groups and footer.num_columns and footer.row_group(0).column(0).compression == "BROTLI":
+            raise ReadError(f"{side}: {file} is packed by brotli, which Spark does not read: write it with zstd, or take the engine duckdb")
         first = schemas[files[0]]
         must_have(file, sorted(schemas[file].names), files[0], sorted(first.names), side)
         for field in schemas[file] if len(set(first.names)) == len(first.names) else ():

@@ -11,6 +11,7 @@ import threading
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from typing import Any
+from uuid import uuid4
 
 from ...._read import ReadError
 from ..sources import Source
@@ -29,6 +30,8 @@ def started(master: str | None) -> Any:
         raise ReadError(f"Spark has no master {master!r}: it is local, local[4], yarn, spark://host:7077 or k8s://https://host:443")
     try:
         session = SparkSession.getActiveSession()
+        if session is None and SparkContext._active_spark_context is not None:  # a caller's, in whose other threads none is active
+            session = SparkSession.builder.getOrCreate()
         if session is None:
             # Java that has not begun yet would write pages about Ctrl-C, and live on. A new context sets its own answer to it: so, twice.
             with _interrupts(wait=True):
@@ -46,27 +49,51 @@ def started(master: str | None) -> Any:
 
 @contextmanager
 def spoken(source: Source, side: str) -> Iterator[None]:
-    """What Spark raises, as a sentence; and Ctrl-C without the pages that come with it."""
+    """What Spark raises, as a sentence; and Ctrl-C without the pages that come with it, and without an end to jobs that are not ours."""
+    from pyspark import SparkContext
+
+    context: Any = SparkContext._active_spark_context
+    tag = f"kullback {uuid4()}"
     try:
         with _interrupts():
+            context.addJobTag(tag)
             yield
     except KeyboardInterrupt:
-        from pyspark import SparkContext
-
-        with suppress(Exception):
-            SparkContext.getOrCreate().cancelAllJobs()
+        _cancel(context, tag)
         raise
     except _errors() as error:
         raise ReadError(f"{side}: {_sentence(error, source)}") from None
+    finally:
+        with suppress(Exception):
+            context.removeJobTag(tag)
+
+
+def _cancel(context: Any, tag: str) -> None:
+    from py4j.protocol import Py4JNetworkError
+
+    for _ in range(2):  # the talk with Java that was interrupted may be what the first answer is to
+        try:
+            context.cancelJobsWithTag(tag)
+            return
+        except Py4JNetworkError:
+            continue
+        except Exception:
+            return
 
 
 @contextmanager
 def _interrupts(wait: bool = False) -> Iterator[None]:
     """Ctrl-C is a KeyboardInterrupt, with `wait` one at the end. PySpark's own answer to it talks to Java in the middle of another talk,
-    and py4j logs either with its traceback."""
+    and py4j logs either with its traceback. A caller's own answer stays, also where a new context sets PySpark's."""
     before = signal.getsignal(signal.SIGINT)
-    if threading.current_thread() is not threading.main_thread() or not callable(before):
+    if threading.current_thread() is not threading.main_thread() or before is None:
         yield
+        return
+    if before is not signal.default_int_handler and not getattr(before, "__module__", "").startswith("pyspark."):
+        try:
+            yield
+        finally:
+            signal.signal(signal.SIGINT, before)
         return
     disabled = logging.root.manager.disable
     pressed = False
