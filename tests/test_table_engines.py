@@ -109,24 +109,6 @@ def files(tmp_path_factory):
     return paths
 
 
-@pytest.fixture(scope="module")
-def spark():
-    from pyspark.sql import SparkSession
-
-    settings = {"spark.ui.enabled": "false", "spark.sql.shuffle.partitions": "2", "spark.driver.memory": "1g"}
-    # Java's second compiler pays off after minutes; its threads are a core that others need.
-    settings["spark.driver.extraJavaOptions"] = "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC"
-    builder = SparkSession.builder.master("local[2]").appName("kullback tests")
-    for name, text in settings.items():
-        builder = builder.config(name, text)
-    session = builder.getOrCreate()
-    session.sparkContext.setLogLevel("OFF")
-    # Not UTC, as users' sessions are not: nothing may depend on it.
-    session.conf.set("spark.sql.session.timeZone", "Asia/Tokyo")
-    yield session
-    session.stop()
-
-
 def opened(engine, source, side="P"):
     found = find(source, side)
     if engine == "spark":

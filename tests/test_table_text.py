@@ -10,7 +10,6 @@ from collections import Counter
 import pytest
 
 from kullback._compare.tables import compare_tables
-from test_table_engines import quiet, spark  # noqa: F401 (a fixture)
 
 ENGINES = ("duckdb", "spark")
 
@@ -42,7 +41,7 @@ def refused(path, engine):
     ],
 )
 @pytest.mark.parametrize("packed", [False, True], ids=["plain", "gz"])
-def test_blank_lines_are_no_rows(text, packed, tmp_path, spark):  # noqa: F811
+def test_blank_lines_are_no_rows(text, packed, tmp_path, spark):
     """As for Python's csv, and pandas'. A quoted empty text is a row, and so is a line break in quotes."""
     path = tmp_path / ("t.csv.gz" if packed else "t.csv")
     path.write_bytes(gzip.compress(text.encode()) if packed else text.encode())
@@ -53,14 +52,14 @@ def test_blank_lines_are_no_rows(text, packed, tmp_path, spark):  # noqa: F811
         assert columns["x"] == ("text", Counter(row[0] for row in rows)), engine
 
 
-def test_only_blank_lines(tmp_path, spark):  # noqa: F811
+def test_only_blank_lines(tmp_path, spark):
     (tmp_path / "t.csv").write_text("x\n\n\n")
     for engine in ENGINES:
         assert refused(tmp_path / "t.csv", engine).endswith("t.csv has no rows")
 
 
 @pytest.mark.parametrize("end", ["\n", "\r\n"])
-def test_line_ends_in_quotes_are_one(end, tmp_path, spark):  # noqa: F811
+def test_line_ends_in_quotes_are_one(end, tmp_path, spark):
     text = 'x,y{}"a\r\nb",1{}"a\nb",2{}"a\rb",2{}"a\rb",2{}'.replace("{}", end)
     (tmp_path / "t.csv").write_bytes(text.encode())
     for engine in ENGINES:
@@ -89,7 +88,7 @@ def test_line_ends_in_quotes_are_one(end, tmp_path, spark):  # noqa: F811
     ],
     ids=lambda x: x if isinstance(x, str) else "",
 )
-def test_what_is_wrong_with_a_csv_file(text, sentence, tmp_path, spark):  # noqa: F811
+def test_what_is_wrong_with_a_csv_file(text, sentence, tmp_path, spark):
     """By Spark's reader, the quotes, line ends and bytes would pass."""
     path = tmp_path / "t.csv"
     path.write_bytes(text)
@@ -97,7 +96,7 @@ def test_what_is_wrong_with_a_csv_file(text, sentence, tmp_path, spark):  # noqa
         assert refused(path, engine) in (f"P: {path}: {sentence}", f"P: {path}{sentence}"), engine
 
 
-def test_fields_of_three_megabytes(tmp_path, spark):  # noqa: F811
+def test_fields_of_three_megabytes(tmp_path, spark):
     (tmp_path / "t.csv").write_text("x,y\n" + f"{'z' * 3_000_000},1\n" * 2)
     for engine in ENGINES:
         assert counted(tmp_path / "t.csv", engine)[1]["y"] == ("number", {"(-∞, 1]": 2})
@@ -110,7 +109,7 @@ def test_rows_too_long_for_duckdb(tmp_path):
     )
 
 
-def test_packed_files_that_are_cut(tmp_path, spark):  # noqa: F811
+def test_packed_files_that_are_cut(tmp_path, spark):
     for name, text in (("t.csv.gz", "x,y\n" + "1,2\n" * 9999), ("t.jsonl.gz", '{"x": 1}\n' * 9999)):
         (tmp_path / name).write_bytes(gzip.compress(text.encode())[:-20])
         for engine in ENGINES:
@@ -130,14 +129,14 @@ def test_the_limit_of_the_csv_module(tmp_path):
 
 
 @pytest.mark.parametrize("name", ["x\u2028y", "x\x0by", "x\x85"])
-def test_names_with_line_ends_that_are_none(name, tmp_path, spark):  # noqa: F811
+def test_names_with_line_ends_that_are_none(name, tmp_path, spark):
     (tmp_path / "t.csv").write_text(f"{name},b\n1,2\n", encoding="utf-8")
     for engine in ENGINES:
         assert list(counted(tmp_path / "t.csv", engine)[1]) == [name, "b"] or list(counted(tmp_path / "t.csv", engine)[1]) == ["b", name]
 
 
 @pytest.mark.parametrize("other", ["", '{"x": null, "y": 2}\n'])
-def test_objects_without_names(other, tmp_path, spark):  # noqa: F811
+def test_objects_without_names(other, tmp_path, spark):
     """Structs like any other: not the text {}."""
     (tmp_path / "t.jsonl").write_text('{"x": {}, "y": 1}\n' * 2 + other)
     for engine in ENGINES:
@@ -146,7 +145,7 @@ def test_objects_without_names(other, tmp_path, spark):  # noqa: F811
         assert found.left_out == ((("x", "STRUCT cannot be compared"),) if engine == "duckdb" else ())  # Spark's reader has no such column
 
 
-def test_json_lines_with_a_byte_order_mark(tmp_path, spark):  # noqa: F811
+def test_json_lines_with_a_byte_order_mark(tmp_path, spark):
     (tmp_path / "t.jsonl").write_text('\ufeff{"x": 1}\n', encoding="utf-8")
     for engine in ENGINES:
         assert refused(tmp_path / "t.jsonl", engine) == (
@@ -154,7 +153,7 @@ def test_json_lines_with_a_byte_order_mark(tmp_path, spark):  # noqa: F811
         )
 
 
-def test_zones_that_there_are_not(tmp_path, spark):  # noqa: F811
+def test_zones_that_there_are_not(tmp_path, spark):
     (tmp_path / "t.csv").write_text("at\n" + "2024-01-01T00:00:00+23:59\n" * 2)
     for engine in ENGINES:
         assert counted(tmp_path / "t.csv", engine)[1]["at"] == ("text", {"2024-01-01T00:00:00+23:59": 2})
@@ -182,7 +181,7 @@ def test_zones_that_there_are_not(tmp_path, spark):  # noqa: F811
     ],
     ids=lambda x: x if isinstance(x, str) else "",
 )
-def test_what_is_wrong_with_json_lines(lines, sentence, tmp_path, spark):  # noqa: F811
+def test_what_is_wrong_with_json_lines(lines, sentence, tmp_path, spark):
     """By themselves, DuckDB would compare JSON and Spark text, or read a part of what is there."""
     path = tmp_path / "t.jsonl"
     path.write_text("\n".join(lines) + "\n")
@@ -207,7 +206,7 @@ def test_what_is_wrong_with_json_lines(lines, sentence, tmp_path, spark):  # noq
         ["null", "null"],
     ],
 )
-def test_values_of_json_lines(values, tmp_path, spark):  # noqa: F811
+def test_values_of_json_lines(values, tmp_path, spark):
     """Names that some rows do not have are missing there. Whole numbers of 64 bits are exact, others floats; texts stay as they are."""
     path = tmp_path / "t.jsonl"
     path.write_text('{"y": 1}\n' + "".join(f'{{"x": {value}, "y": 1}}\n' for value in values))

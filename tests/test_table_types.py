@@ -13,7 +13,6 @@ import pyarrow.parquet as pq
 import pytest
 
 from kullback._compare.tables import compare_tables
-from test_table_engines import spark  # noqa: F401 (a fixture)
 
 ENGINES = ("duckdb", "spark")
 NANOSECONDS = [0, 1, 999, 1000, 1001, -1, -999, -1000, -1001, 10**18, 5 * 10**17 + 1, None]
@@ -38,7 +37,7 @@ def table(array):
 
 @pytest.mark.parametrize("zone", [None, "UTC", "Europe/Oslo"])
 @pytest.mark.parametrize("where", ["parquet", "arrow", "pandas"])
-def test_nanoseconds(zone, where, tmp_path, spark):  # noqa: F811
+def test_nanoseconds(zone, where, tmp_path, spark):
     """The microseconds are those that have begun, before 1970 too. pandas writes such files, and Spark reads none by itself."""
     source = table(pa.array(NANOSECONDS, pa.timestamp("ns", zone)))
     if where == "parquet":
@@ -72,7 +71,7 @@ BOTH = {
 
 
 @pytest.mark.parametrize("name", BOTH)
-def test_arrow_types_that_one_engine_does_not_know(name, spark):  # noqa: F811
+def test_arrow_types_that_one_engine_does_not_know(name, spark):
     array, counts = BOTH[name]
     for engine in ENGINES:
         assert found(table(array), engine)[1] == counts, engine
@@ -92,7 +91,7 @@ LEFT_OUT = {
 
 
 @pytest.mark.parametrize("name", LEFT_OUT)
-def test_arrow_types_that_cannot_be_compared(name, spark):  # noqa: F811
+def test_arrow_types_that_cannot_be_compared(name, spark):
     for engine in ENGINES:
         assert found(table(LEFT_OUT[name]), engine) == "left out"
 
@@ -108,13 +107,13 @@ def test_arrow_types_that_cannot_be_compared(name, spark):  # noqa: F811
     ],
     ids=lambda x: "" if isinstance(x, pa.Array) else x,
 )
-def test_parquet_that_spark_does_not_read(array, type_name, tmp_path, spark):  # noqa: F811
+def test_parquet_that_spark_does_not_read(array, type_name, tmp_path, spark):
     pq.write_table(table(array), tmp_path / "t.parquet")
     with pytest.raises(ValueError, match=rf"^P: column 'c' is {type_name} in .*t\.parquet, which Spark does not read: write it as another"):
         compare_tables(tmp_path / "t.parquet", tmp_path / "t.parquet", engine="spark")
 
 
-def test_brotli(tmp_path, spark):  # noqa: F811
+def test_brotli(tmp_path, spark):
     pq.write_table(pa.table({"x": [1, 1]}), tmp_path / "t.parquet", compression="brotli")
     assert compare_tables(tmp_path / "t.parquet", tmp_path / "t.parquet")["x"].p == (2,)
     with pytest.raises(ValueError, match=r"^P: .*t\.parquet is packed by brotli, which Spark does not read: write it with zstd, or take "):
@@ -124,7 +123,7 @@ def test_brotli(tmp_path, spark):  # noqa: F811
 @pytest.mark.parametrize("library", ["pyarrow", "polars"])
 @pytest.mark.parametrize("kind", [np.float16, np.float32, np.float64])
 @pytest.mark.parametrize("side", ["P", "Q"])
-def test_nan_in_parquet(side, kind, library, tmp_path, spark):  # noqa: F811
+def test_nan_in_parquet(side, kind, library, tmp_path, spark):
     """The file's statistics know nothing of it: by them no value of Q is above P's edges, and P's edges are among finite values."""
     values = np.array([1, 2, 3, np.nan, np.nan, 4], kind)
     own = pa.table({"x": values, "s": ["a", "b"] * 3})
@@ -148,7 +147,7 @@ def test_nan_in_parquet(side, kind, library, tmp_path, spark):  # noqa: F811
 
 @pytest.mark.parametrize("scale", [0, 38])
 @pytest.mark.parametrize("long", [False, True], ids=["sorted", "sampled"])
-def test_decimals_of_38_digits(scale, long, spark, monkeypatch):  # noqa: F811
+def test_decimals_of_38_digits(scale, long, spark, monkeypatch):
     """Neighbours in the last digit, which no float tells apart, counted as integers by Python. DuckDB has no place for 38 digits behind
     the point of which the first is 0, when it finds the type of a parameter."""
     from kullback._compare.tables.engines import duckdb
@@ -194,7 +193,7 @@ PANDAS = {
 
 
 @pytest.mark.parametrize("name", PANDAS)
-def test_pandas_columns(name, spark):  # noqa: F811
+def test_pandas_columns(name, spark):
     values, counts = PANDAS[name]
     frame = pd.DataFrame({"ok": [1] * len(values), "c": pd.Series(values)})
     for engine in ENGINES:
@@ -221,7 +220,7 @@ MIXED = {
 
 
 @pytest.mark.parametrize("sentence", MIXED)
-def test_pandas_columns_that_are_refused(sentence, spark):  # noqa: F811
+def test_pandas_columns_that_are_refused(sentence, spark):
     frame = pd.DataFrame({"ok": [1, 1, 1], "c": pd.Series([*MIXED[sentence], None], dtype=object)})
     for engine in ENGINES:
         with pytest.raises(TypeError) as error:
@@ -229,7 +228,7 @@ def test_pandas_columns_that_are_refused(sentence, spark):  # noqa: F811
         assert str(error.value) == f"P: column 'c' {sentence}"
 
 
-def test_categories_of_polars(spark):  # noqa: F811
+def test_categories_of_polars(spark):
     import polars
 
     for values in (
@@ -246,7 +245,7 @@ def test_pandas_categories_of_several_types():
         compare_tables(frame, frame)
 
 
-def test_a_frame_without_columns(spark):  # noqa: F811
+def test_a_frame_without_columns(spark):
     for engine in ENGINES:
         with pytest.raises(ValueError, match=r"^P: the table has no columns$"):
             compare_tables(pd.DataFrame(index=[1, 2]), pd.DataFrame(), engine=engine)
