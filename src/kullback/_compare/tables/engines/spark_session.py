@@ -77,7 +77,7 @@ def _cancel(context: Any, tag: str) -> None:
             return
         except Py4JNetworkError:
             continue
-        except Exception:
+        except Exception:  # of a session that is gone, say: the interrupt is what the caller is to hear of
             return
 
 
@@ -89,7 +89,7 @@ def _interrupts(wait: bool = False) -> Iterator[None]:
     if threading.current_thread() is not threading.main_thread() or before is None:
         yield
         return
-    if before is not signal.default_int_handler and not getattr(before, "__module__", "").startswith("pyspark."):
+    if before is not signal.default_int_handler and not (getattr(before, "__module__", None) or "").startswith("pyspark."):
         try:
             yield
         finally:
