@@ -1,30 +1,99 @@
-"""One fixture runs each test on every framework, eager and compiled. A framework that cannot be imported is an error, never a skip."""
+"""One fixture runs each test on every framework, eager and compiled. A framework that cannot be imported is an error, never a skip.
+
+`--frameworks numpy,torch`, or the variable KULLBACK_TEST_FRAMEWORKS, selects frameworks. A test that imports another one is then skipped.
+"""
 
 from __future__ import annotations
 
+import ctypes
 import gc
 import os
+import re
+import sys
 from collections import Counter
+from pathlib import Path
 
 import numpy as np
 import pytest
-import torch
-
-from frameworks import ALL
-
-if "PYTEST_XDIST_WORKER" in os.environ:
-    # There is a worker a core already: threads of theirs would wait for one another.
-    torch.set_num_threads(1)
 
 # They need a GPU, or Triton's interpreter: test_kl_loss.py runs them in that.
 collect_ignore = ["gpu"]
+HERE = str(Path(__file__).parent)
+
+
+class Unselected:
+    """An import hook: frameworks that were not selected look as if they were not installed, and tests that import one are skipped."""
+
+    def __init__(self, libraries):
+        self.libraries = libraries
+
+    def find_spec(self, name, path=None, target=None):
+        library = name.partition(".")[0]
+        if library not in self.libraries:
+            return None
+        frame = sys._getframe(1)
+        while "importlib" in frame.f_code.co_filename:
+            frame = frame.f_back
+        if frame.f_code.co_filename.startswith(HERE):
+            pytest.skip(f"needs {self.libraries[library]}, which --frameworks leaves out", allow_module_level=True)
+        raise ModuleNotFoundError(f"No module named {name!r}: --frameworks leaves out {self.libraries[library]}", name=name)
+
+
+def pytest_addoption(parser):
+    parser.addoption("--frameworks", help="test these only, for example numpy,torch (default: KULLBACK_TEST_FRAMEWORKS, or all)")
+
+
+def pytest_configure(config):
+    if config.getoption("frameworks"):
+        os.environ["KULLBACK_TEST_FRAMEWORKS"] = config.getoption("frameworks")  # processes that tests start see it too
+    from frameworks import LIBRARIES, selected
+
+    try:
+        left_out = {library: name for name in set(LIBRARIES) - set(selected()) for library in LIBRARIES[name]}
+    except ValueError as error:
+        raise pytest.UsageError(str(error)) from None
+    if left_out:
+        sys.meta_path.insert(0, Unselected(left_out))
+
+
+def pytest_report_header():
+    return f"frameworks: {os.environ.get('KULLBACK_TEST_FRAMEWORKS') or 'all'}"
+
+
+def pytest_collection_modifyitems(config, items):
+    """Tests that start a process with a framework in it say so, since no import of theirs shows it."""
+    from frameworks import selected
+
+    chosen = set(selected())
+    for item in items:
+        missing = {name for mark in item.iter_markers("needs") for name in mark.args} - chosen
+        if missing:
+            item.add_marker(pytest.mark.skip(reason=f"needs {', '.join(sorted(missing))}, which --frameworks leaves out"))
+        if any(getattr(value, "compiled", False) is True for value in getattr(getattr(item, "callspec", None), "params", {}).values()):
+            item.add_marker("compiler")
 
 
 def pytest_collection_finish():
-    """What frameworks and tests have made by now stays: the collector need not look at it again, nor come as often as to small heaps."""
+    """Memory that frameworks and tests hold by now stays. The collector need not look at it again, and may come less often."""
+    if "PYTEST_XDIST_WORKER" in os.environ and "torch" in sys.modules:
+        # Each core has a worker already. Threads would wait for one another.
+        sys.modules["torch"].set_num_threads(1)
     gc.collect()
     gc.freeze()
     gc.set_threshold(5000, 20, 20)
+
+
+def pytest_runtest_teardown(item, nextitem):
+    """Compiled programs and graphs of a file are dropped after it. They kept six gigabytes in each worker."""
+    if nextitem is not None and nextitem.path == item.path:
+        return
+    if "jax" in sys.modules:
+        sys.modules["jax"].clear_caches()
+    if "torch._dynamo" in sys.modules:
+        sys.modules["torch._dynamo"].reset()
+    gc.collect()
+    if sys.platform == "linux":
+        ctypes.CDLL(None).malloc_trim(0)  # glibc keeps freed memory otherwise
 
 
 def pytest_terminal_summary(terminalreporter, config):
@@ -40,14 +109,17 @@ def pytest_terminal_summary(terminalreporter, config):
         terminalreporter.write_line(f"{total:6.1f}s {tests[name]:5d} tests  {name}")
 
 
-@pytest.fixture(params=ALL, ids=repr)
-def framework(request):
-    return request.param
+@pytest.hookimpl(tryfirst=True)  # before the marks of a test, so that the framework stands first in its name
+def pytest_generate_tests(metafunc):
+    marked = {name for mark in metafunc.definition.iter_markers("parametrize") for name in _names(mark.args[0])}
+    for name in {"framework", "differentiable"} & set(metafunc.fixturenames) - marked:
+        from frameworks import ALL
+
+        metafunc.parametrize(name, [f for f in ALL if f.differentiable or name == "framework"], ids=repr)
 
 
-@pytest.fixture(params=[f for f in ALL if f.differentiable], ids=repr)
-def differentiable(request):
-    return request.param
+def _names(names):
+    return re.split(r"\s*,\s*", names.strip()) if isinstance(names, str) else names
 
 
 @pytest.fixture(params=[np.float32, np.float64], ids=["float32", "float64"])

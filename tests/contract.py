@@ -8,11 +8,9 @@ from __future__ import annotations
 
 import contextlib
 
-import jax
 import ml_dtypes
 import numpy as np
 import pytest
-import tinygrad
 
 from frameworks import ALL, WITH_INDUCTOR
 from oracle import VALUE_BOUND
@@ -32,7 +30,11 @@ K = 4
 
 def double(framework):
     """JAX's float64 is a switch, which must be on while arrays are made and while the function runs."""
-    return jax.enable_x64(True) if framework.name == "jax-jit-x64" else contextlib.nullcontext()
+    if framework.name != "jax-jit-x64":
+        return contextlib.nullcontext()
+    import jax
+
+    return jax.enable_x64(True)
 
 
 def compute(framework, function, *arrays):
@@ -44,6 +46,8 @@ def compute(framework, function, *arrays):
 def run_half(framework, function, *arrays):
     """tinygrad does not take NumPy's bfloat16: cast there."""
     if framework.name == "tinygrad" and arrays[0].dtype == ml_dtypes.bfloat16:
+        import tinygrad
+
         return framework.run(lambda *xs: function(*(x.cast(tinygrad.dtypes.bfloat16) for x in xs)), *(a.astype(np.float32) for a in arrays))
     return framework.run(function, *arrays)
 

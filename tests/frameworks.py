@@ -1,4 +1,7 @@
-"""The frameworks every test runs on: how to make an array, call a function (eagerly or compiled) and differentiate it."""
+"""The frameworks every test runs on: how to make an array, call a function (eagerly or compiled) and differentiate it.
+
+Importing this module loads none of them. Each is imported when a test first uses it, so a run of a few tests starts quickly.
+"""
 
 from __future__ import annotations
 
@@ -10,34 +13,50 @@ from typing import Any
 
 os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3")
 os.environ.setdefault("JAX_PLATFORMS", "cpu")
-# In this process: two that import PyTorch to compile beside it gain nothing where two tests run at a time.
+# Inductor compiles in this process. Helper processes that import PyTorch gain nothing while two tests run at a time.
 os.environ.setdefault("TORCHINDUCTOR_COMPILE_THREADS", "1")
-# tinygrad compiles in this process too, and loops as they are: unrolled, one divergence takes it 13 s instead of 3.
-# (test_transforms_tinygrad has the unrolled ones.)
+# tinygrad compiles in this process too, and leaves loops as they are. Unrolling makes one divergence take 13 s instead of 3.
+# test_transforms_tinygrad covers unrolled loops.
 os.environ.setdefault("PARALLEL", "0")
 os.environ.setdefault("NOOPT", "1")
 if shutil.which("clang") is None:
-    os.environ.setdefault("DEV", "PYTHON")  # tinygrad's CPU device compiles with clang; the interpreter is slow but needs nothing
+    os.environ.setdefault("DEV", "PYTHON")  # tinygrad's CPU device needs clang; its interpreter needs nothing but is slow
 
 with contextlib.suppress(ImportError):
-    import triton  # noqa: F401  # where PyTorch comes with it: its LLVM aborts the process if TensorFlow's is there first
+    # Some builds of PyTorch bring Triton. Its LLVM aborts the process if TensorFlow's is loaded first.
+    import triton  # noqa: F401
 
-import array_api_strict
-import jax
-import jax.numpy as jnp
 import numpy as np
-import tensorflow as tf
-import tinygrad
-import torch
 
 Function = Callable[..., Any]
+
+# The libraries that need each framework. `--frameworks` and KULLBACK_TEST_FRAMEWORKS choose among the keys.
+LIBRARIES = {
+    "numpy": (),
+    "array-api-strict": ("array_api_strict",),
+    "torch": ("torch", "torchmetrics"),
+    "jax": ("jax", "jaxlib", "optax", "distrax", "numpyro"),
+    "tensorflow": ("tensorflow", "tensorflow_probability", "keras", "tf_keras"),
+    "tinygrad": ("tinygrad",),
+}
+
+
+def selected() -> list[str]:
+    """The frameworks to test: those of KULLBACK_TEST_FRAMEWORKS, and all without that variable."""
+    text = os.environ.get("KULLBACK_TEST_FRAMEWORKS", "")
+    names = [name.strip() for name in text.split(",") if name.strip()] or list(LIBRARIES)
+    unknown = sorted(set(names) - set(LIBRARIES))
+    if unknown:
+        raise ValueError(f"KULLBACK_TEST_FRAMEWORKS names {', '.join(unknown)}; choose from {', '.join(LIBRARIES)}")
+    return names
 
 
 class Framework:
     """`run` and the like take a function of native arrays, and NumPy arguments; results come back as NumPy arrays."""
 
     name: str
-    type_name: str
+    # The key of LIBRARIES.
+    library: str
     differentiable = True
     compiled = False
     # Can it hold float64 at all?
@@ -71,7 +90,7 @@ class Framework:
 
 
 class NumPy(Framework):
-    name = "numpy"
+    name = library = "numpy"
     differentiable = False
 
     def array(self, x):
@@ -79,10 +98,12 @@ class NumPy(Framework):
 
 
 class Strict(Framework):
-    name = "array-api-strict"
+    name = library = "array-api-strict"
     differentiable = False
 
     def array(self, x):
+        import array_api_strict
+
         return array_api_strict.asarray(x)
 
     def numpy(self, x):
@@ -90,9 +111,11 @@ class Strict(Framework):
 
 
 class Torch(Framework):
-    name = "torch"
+    name = library = "torch"
 
     def array(self, x):
+        import torch
+
         x = np.asarray(x)
         # torch does not know NumPy's bfloat16
         return torch.tensor(x.astype(np.float32)).bfloat16() if x.dtype.name == "bfloat16" else torch.tensor(x)
@@ -101,6 +124,8 @@ class Torch(Framework):
         return x.detach().numpy()
 
     def value_and_gradients(self, function, *arrays):
+        import torch
+
         native = [self.array(x).requires_grad_() for x in arrays]
         value = self.transform(function)(*native)
         return self.numpy(value), [g.numpy() for g in torch.autograd.grad(value.sum(), native)]
@@ -114,6 +139,8 @@ class TorchCompiled(Torch):
     backend = "aot_eager"
 
     def transform(self, function):
+        import torch
+
         # The default limit of recompilations would quietly fall back to eager.
         torch._dynamo.reset()
         return torch.compile(function, fullgraph=True, dynamic=False, backend=self.backend)
@@ -127,14 +154,19 @@ class TorchInductor(TorchCompiled):
 
 
 class Jax(Framework):
-    name = "jax"
+    name = library = "jax"
     double = False
     costly = True  # operation by operation
 
     def array(self, x):
+        import jax.numpy as jnp
+
         return jnp.asarray(x)
 
     def value_and_gradients(self, function, *arrays):
+        import jax
+        import jax.numpy as jnp
+
         def differentiate(*xs):
             value, pull_back = jax.vjp(function, *xs)
             return value, pull_back(jnp.ones_like(value))
@@ -148,6 +180,8 @@ class JaxJit(Jax):
     compiled = True
 
     def transform(self, function):
+        import jax
+
         return jax.jit(function)
 
 
@@ -158,21 +192,29 @@ class JaxDouble(JaxJit):
     double = True
 
     def run(self, function, *arrays):
+        import jax
+
         with jax.enable_x64(True):
             return super().run(function, *arrays)
 
     def value_and_gradients(self, function, *arrays):
+        import jax
+
         with jax.enable_x64(True):
             return super().value_and_gradients(function, *arrays)
 
 
 class TensorFlow(Framework):
-    name = "tensorflow"
+    name = library = "tensorflow"
 
     def array(self, x):
+        import tensorflow as tf
+
         return tf.convert_to_tensor(x)
 
     def value_and_gradients(self, function, *arrays):
+        import tensorflow as tf
+
         def differentiate(*native):
             with tf.GradientTape() as tape:
                 tape.watch(native)
@@ -189,6 +231,8 @@ class TensorFlowGraph(TensorFlow):
     compiled = costly = True
 
     def transform(self, function):
+        import tensorflow as tf
+
         return tf.function(function)
 
 
@@ -197,17 +241,21 @@ class TensorFlowXla(TensorFlow):
     compiled = costly = True
 
     def transform(self, function):
+        import tensorflow as tf
+
         # Autograph, which rewrites everything that is called, is tensorflow-function's part.
         return tf.function(function, jit_compile=True, autograph=False)
 
 
 class Tinygrad(Framework):
-    name = "tinygrad"
+    name = library = "tinygrad"
     costly = True
     # The interpreter takes a second for what compiled code does in a millisecond.
     slow = os.environ.get("DEV") == "PYTHON"
 
     def array(self, x):
+        import tinygrad
+
         x = np.asarray(x)
         if x.dtype.name == "bfloat16":  # NumPy's own cannot be handed over, nor can every clang make one
             return tinygrad.Tensor(x.view(np.uint16)).bitcast(tinygrad.dtypes.bfloat16)
@@ -230,6 +278,8 @@ class TinygradJit(Tinygrad):
     compiled = True
 
     def transform(self, function):
+        import tinygrad
+
         def realized(*xs):
             result = function(*xs)
             return [r.realize() for r in result] if isinstance(result, list) else result.realize()
@@ -245,9 +295,10 @@ class TinygradJit(Tinygrad):
         return third_call
 
 
-ALL: list[Framework] = [
+EVERY: list[Framework] = [
     NumPy(), Strict(), Torch(), TorchCompiled(), Jax(), JaxJit(), JaxDouble(), TensorFlow(), TensorFlowGraph(), TensorFlowXla(),
     Tinygrad(), TinygradJit(),
 ]  # fmt: skip
+ALL = [framework for framework in EVERY if framework.library in selected()]
 # For tests of what all functions compute.
 WITH_INDUCTOR = [TorchInductor() if framework.name == "torch-compiled" else framework for framework in ALL]
