@@ -9,8 +9,15 @@ import contextlib
 import os
 import shutil
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
+# What compilers have made is kept for other files, other processes and later runs. `make clean` removes it.
+CACHE = Path(__file__).resolve().parents[1] / "build/test-cache"
+os.environ.setdefault("JAX_COMPILATION_CACHE_DIR", str(CACHE / "jax"))
+os.environ.setdefault("JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS", "0")
+os.environ.setdefault("JAX_PERSISTENT_CACHE_MIN_ENTRY_SIZE_BYTES", "-1")
+os.environ.setdefault("TORCHINDUCTOR_CACHE_DIR", str(CACHE / "inductor"))
 os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3")
 os.environ.setdefault("JAX_PLATFORMS", "cpu")
 # Inductor compiles in this process. Helper processes that import PyTorch gain nothing while two tests run at a time.

@@ -340,7 +340,7 @@ def test_the_sum_that_is_allowed_beside_a_file(rng, kernel):
 
 @pytest.mark.parametrize("level", LEVELS)
 def test_every_generation_of_processors(tmp_path, rng, monkeypatch, level):
-    monkeypatch.setattr(compiled, "kernels", built(tmp_path, level))
+    monkeypatch.setattr(compiled, "kernels", built(level))
     for spread in (1.0, 4.0, 8.0):
         a, b = pair(rng, 20, 1000, spread, 10 ** rng.uniform(-4, 0.5, (20, 1)))
         check(coded(a, 16.0), coded(b, 16.0))

@@ -130,7 +130,7 @@ def test_two_categories_at_every_distance(form, dtype):
 @pytest.mark.parametrize("level", LEVELS)
 def test_every_generation_of_processors(tmp_path, rng, level):
     """The library chooses among them when it is loaded; here each is compiled by itself."""
-    kernel = built(tmp_path, level).compare
+    kernel = built(level).compare
     for form in ("logits", "probs"):
         for dtype in (np.float32, np.float64):
             for categories in (7, 1000):

@@ -21,8 +21,13 @@ def test_the_wheel(tmp_path, compiler):
     shutil.copytree(ROOT / "src", tree / "src", ignore=shutil.ignore_patterns("__pycache__", "*.egg-info", "*.so"))
     for name in ("pyproject.toml", "README.md", "LICENSE", "MANIFEST.in"):
         shutil.copy(ROOT / name, tree)
+    if compiler == "cc":
+        # Optimised code is tested as installed. Here only its place in the wheel matters, and optimising takes ten seconds.
+        compiler = tmp_path / "cc"
+        compiler.write_text('#!/bin/sh\nexec cc "$@" -O0\n')
+        compiler.chmod(0o755)
     build = [sys.executable, "-m", "pip", "wheel", "--quiet", "--no-deps", "--no-build-isolation", "--wheel-dir", tmp_path, tree]
-    subprocess.run(build, check=True, env={**os.environ, "CC": compiler}, capture_output=True)
+    subprocess.run(build, check=True, env={**os.environ, "CC": str(compiler)}, capture_output=True)
     (wheel,) = tmp_path.glob("*.whl")
     names = set(zipfile.ZipFile(wheel).namelist())
     wanted = {
@@ -32,7 +37,7 @@ def test_the_wheel(tmp_path, compiler):
     }
     assert wanted <= names
     rest = {name for name in names - wanted if ".dist-info/" not in name}
-    assert len(rest) == (1 if compiler == "cc" else 0)
+    assert len(rest) == (0 if compiler == "false" else 1)
     assert all(name.startswith("kullback/_kernels/_comparison.") for name in rest)
 
 
