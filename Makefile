@@ -1,15 +1,24 @@
 PYTHON ?= python3
 BIN := .venv/bin
+# For example numpy,torch. Empty: every framework.
+export KULLBACK_TEST_FRAMEWORKS
+READY := .venv/ready$(addprefix -,$(KULLBACK_TEST_FRAMEWORKS))
+# Bytecode is written even where the environment forbids it, as many containers do. The tests start dozens of processes, and
+# compiling its modules is half the time it takes to import a framework.
+PYTEST = PYTHONDONTWRITEBYTECODE= OMP_WAIT_POLICY=passive OPENBLAS_NUM_THREADS=1 $(BIN)/python -m pytest -n 2 --dist worksteal
 
-.PHONY: test check compiler browser docs benchmarks clean
+.PHONY: test check check-fast compiler browser docs benchmarks clean
 
-# Everything on a fresh machine: environment, linters, the built package, all tests. Bytecode is written even where the environment forbids it,
-# as in many containers: the tests start dozens of processes, and half the time of importing a framework is compiling its modules.
+# Everything on a fresh machine: environment, linters, the built package, all tests.
 test: check browser
-	PYTHONDONTWRITEBYTECODE= OMP_WAIT_POLICY=passive OPENBLAS_NUM_THREADS=1 $(BIN)/python -m pytest -n 2 --dist worksteal --durations 15
+	$(PYTEST) --durations 15
+
+# While working: linters, types, and the tests of NumPy and PyTorch that compile nothing.
+check-fast: check
+	KULLBACK_TEST_FRAMEWORKS=numpy,torch $(PYTEST) -m "not compiler"
 
 # What setuptools has built before would be installed with the rest, files that are no longer there among it.
-check: .venv/ready compiler
+check: $(READY) compiler
 	rm -rf build/lib* build/temp* build/bdist*
 	$(BIN)/python -m pip install --quiet --disable-pip-version-check --no-deps --no-build-isolation --force-reinstall .
 	$(BIN)/ruff check .
@@ -30,11 +39,14 @@ browser:
 	then apt-get update -qq && DEBIAN_FRONTEND=noninteractive apt-get install -qq -y --no-install-recommends chromium fonts-dejavu-core >/dev/null; \
 	else echo "The tests of reports need Chromium: sudo apt-get install chromium, or put chromium on the PATH" >&2; exit 1; fi
 
-# Bytecode is left to the first import: of what the frameworks install, most is never imported.
-.venv/ready: requirements-test.txt
-	$(PYTHON) -m venv .venv
-	$(BIN)/python -m pip install --quiet --disable-pip-version-check --no-compile -r requirements-test.txt
-	# Apart from the rest: TensorFlow and Triton in one process end it, since each brings its own LLVM.
+# The sections of requirements-test.txt that were asked for. Bytecode is left to the first import, since most modules of the frameworks are
+# never imported.
+$(READY): requirements-test.txt
+	test -x $(BIN)/python || $(PYTHON) -m venv .venv
+	awk -v chosen=",$(KULLBACK_TEST_FRAMEWORKS)," '/^# \[/ { name = substr($$2, 2, length($$2) - 2) } \
+	  chosen == ",," || name == "" || name == "tools" || index(chosen, "," name ",")' $< > .venv/requirements.txt
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check --no-compile -r .venv/requirements.txt
+	# Triton stays out of the environment: it brings its own LLVM, as TensorFlow does, and both in one process abort it.
 	$(BIN)/python -m pip install --quiet --disable-pip-version-check --no-deps --target .venv/triton triton==3.9.0
 	touch $@
 

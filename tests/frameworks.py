@@ -33,7 +33,7 @@ with contextlib.suppress(ImportError):
     # Some builds of PyTorch bring Triton. Its LLVM aborts the process if TensorFlow's is loaded first.
     import triton  # noqa: F401
 
-import numpy as np
+import numpy as np  # noqa: E402
 
 Function = Callable[..., Any]
 
