@@ -1,7 +1,7 @@
 PYTHON ?= python3
 BIN := .venv/bin
 
-.PHONY: test check compiler browser docs benchmarks clean
+.PHONY: test check compiler browser docs benchmarks fuzz clean
 
 # Everything on a fresh machine: environment, linters, the built package, all tests. Bytecode is written even where the environment forbids it,
 # as in many containers: the tests start dozens of processes, and half the time of importing a framework is compiling its modules.
@@ -50,6 +50,11 @@ benchmarks: check
 	$(BIN)/python benchmarks/estimators.py
 	$(BIN)/python benchmarks/compare.py
 	$(BIN)/python benchmarks/dispatch.py
+
+# Hostile inputs, generated for as long as asked, on all cores. Failures go to build/fuzz, each with the line that replays it.
+MINUTES ?= 10
+fuzz: check
+	$(BIN)/python tests/hostile/fuzz.py --minutes $(MINUTES)
 
 clean:
 	rm -rf .venv build dist .pytest_cache .mypy_cache .ruff_cache .hypothesis
