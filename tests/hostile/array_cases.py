@@ -1,7 +1,8 @@
 """Generated calls of the functions of arrays: every form, dtype, layout and option, with values from the edges of each.
 
-A case is a JSON object, so that it can be stored and replayed: the function, the framework, arrays as texts of numbers with dtype and layout,
-and the options. `generate` makes one of a seed, `run` judges it, `smaller` yields simpler cases for the search for the smallest failure.
+A case is a JSON object, so that it can be stored and replayed: the function, the framework, arrays as texts of numbers with dtype and
+layout, and the options. `generate` makes one of a seed, `run` judges it, `smaller` yields simpler cases for the search for the smallest
+failure.
 """
 
 from __future__ import annotations
@@ -14,14 +15,14 @@ import warnings
 from collections.abc import Iterator
 from typing import Any
 
+import judge
 import ml_dtypes
 import mpmath as mp
 import numpy as np
-
-import judge
-import kullback as kb
 from frames import FRAMES
 from outcome import ERROR, RIGHT, Outcome, failure, is_ours, of_exception
+
+import kullback as kb
 
 Case = dict[str, Any]
 
@@ -158,7 +159,7 @@ def _batch(rng: random.Random, count: int) -> list[tuple[int, ...]]:
 
 
 def _layout(rng: random.Random, framework: str) -> str:
-    return rng.choice(["plain"] * 3 + FRAMES[framework].layouts)
+    return rng.choice(["plain"] * 3 + list(FRAMES[framework].layouts))
 
 
 def _settle(case: Case) -> Case:
@@ -377,7 +378,9 @@ def expectation(case: Case) -> Expected:
         # Where nothing may be looked at, the row is NaN.
         if frame.looks:
             found.error = "a row that is no distribution"
-            found.may_fail = True if any(isinstance(v, float) and math.isnan(v) and not bad for v, bad in zip(values, invalid)) else found.may_fail
+            found.may_fail = (
+                True if any(isinstance(v, float) and math.isnan(v) and not bad for v, bad in zip(values, invalid)) else found.may_fail
+            )
         else:
             found.may_fail = True
     found.invalid = invalid
@@ -456,7 +459,9 @@ def _reduced(found: Expected, options: Case, values: list[Any], slack: list[floa
         found.values, found.slack = [math.nan], [0.0]
         return
     found.values = [times(whole, 1 / divisor)]
-    found.slack = [judge.as_float((mp.fsum(slack) + bound * abs(whole if isinstance(whole, mp.mpf) and mp.isfinite(whole) else 0)) / divisor)]
+    found.slack = [
+        judge.as_float((mp.fsum(slack) + bound * abs(whole if isinstance(whole, mp.mpf) and mp.isfinite(whole) else 0)) / divisor)
+    ]
 
 
 def wide(dtypes: list[str]) -> list[str]:
@@ -534,7 +539,11 @@ def wrong_number(got: float, truth: Any, slack: float, dtype: str) -> str | None
         return None
     if math.isinf(right) or abs(right) > judge.LARGEST[dtype] * (1 - judge.VALUE_BOUND[dtype]):
         big = judge.LARGEST[dtype] * (1 - judge.VALUE_BOUND[dtype])
-        return None if got == math.copysign(math.inf, right) or (not mp.isinf(truth) and abs(got) > big) else f"{got!r} where {right!r} is right"
+        return (
+            None
+            if got == math.copysign(math.inf, right) or (not mp.isinf(truth) and abs(got) > big)
+            else f"{got!r} where {right!r} is right"
+        )
     off = abs(mp.mpf(got) - truth)
     if not off <= slack:
         return f"{got!r} where {mp.nstr(mp.mpf(truth), 17)} is right, off by {mp.nstr(off, 3)}, and {slack:.3g} is allowed"
@@ -628,7 +637,10 @@ def smaller(case: Case) -> Iterator[Case]:
     except ValueError:
         batch = ()
     if batch and not dependent:
-        full = [np.broadcast_to(np.array(a["values"], dtype=object).reshape(a["shape"]), (*batch, *([] if elementwise else a["shape"][-1:]))) for a in arrays]
+        full = [
+            np.broadcast_to(np.array(a["values"], dtype=object).reshape(a["shape"]), (*batch, *([] if elementwise else a["shape"][-1:])))
+            for a in arrays
+        ]
         for index in itertools.product(*map(range, batch)):
             one = changed()
             for a, f in zip(one["arrays"], full):

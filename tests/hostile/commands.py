@@ -16,7 +16,6 @@ from typing import Any, NamedTuple
 
 from outcome import ERROR, REFUSED, Outcome, failure, last_of_ours, sentence_fault
 
-
 # What a command on a few kilobytes may take beyond what the process had: libraries are imported on the way.
 BYTES = 400 << 20
 

@@ -17,7 +17,7 @@ ALL = ("kl", "kl", "js", "jeffreys", "renyi", "entropy", "cross_entropy", "rel_e
 
 class Frame:
     name = ""
-    layouts: list[str] = []
+    layouts: tuple[str, ...] = ()
     functions: tuple[str, ...] = ALL
     dtypes: tuple[str, ...] = ("float64", "float64", "float32", "float32", "float16", "bfloat16")
     # Does it say what is wrong with a row? (Compiled code gives NaN.)
@@ -93,7 +93,7 @@ def laid_out(x: np.ndarray, layout: str) -> Any:
 
 class NumPy(Frame):
     name = "numpy"
-    layouts = ["list", "readonly", "big-endian", "fortran", "reversed", "strided", "zero-stride", "unaligned", "subclass"]
+    layouts = ("list", "readonly", "big-endian", "fortran", "reversed", "strided", "zero-stride", "unaligned", "subclass")
 
     def array(self, values, layout):
         return laid_out(values, layout)
@@ -101,7 +101,7 @@ class NumPy(Frame):
 
 class Torch(Frame):
     name = "torch"
-    layouts = ["list", "numpy", "transposed", "strided", "expanded", "negative", "parameter", "inference"]
+    layouts = ("list", "numpy", "transposed", "strided", "expanded", "negative", "parameter", "inference")
     gradients = True
 
     def array(self, values, layout):
@@ -111,10 +111,7 @@ class Torch(Frame):
             return values.tolist()
         if layout == "numpy" and values.dtype.name != "bfloat16":
             return values
-        if values.dtype.name == "bfloat16":
-            x = torch.tensor(values.astype(np.float32)).bfloat16()
-        else:
-            x = torch.tensor(values)
+        x = torch.tensor(values.astype(np.float32)).bfloat16() if values.dtype.name == "bfloat16" else torch.tensor(values)
         if layout == "transposed" and x.ndim > 1:
             x = x.transpose(0, -1).contiguous().transpose(0, -1)
         elif layout == "strided" and x.ndim:
@@ -172,8 +169,9 @@ class Jax(Frame):
     mixed = 0.0
     plain = 1.0
 
+    @staticmethod
     @cache
-    def compiled(self, function: str, options: tuple[tuple[str, Any], ...], count: int) -> Any:
+    def compiled(function: str, options: tuple[tuple[str, Any], ...]) -> Any:
         import jax
         import jax.numpy as jnp
 
@@ -191,7 +189,7 @@ class Jax(Frame):
 
         with jax.enable_x64(True):
             arrays, options = self.arguments(case)
-            value, gradients = self.compiled(case["function"], tuple(sorted(options.items())), len(arrays))(*arrays)
+            value, gradients = self.compiled(case["function"], tuple(sorted(options.items())))(*arrays)
             return np.asarray(value), [np.asarray(g) for g in gradients] if case["gradient"] else None
 
     def array(self, values, layout):
@@ -204,7 +202,7 @@ class TensorFlow(Frame):
     """Eager: nothing is compiled."""
 
     name = "tensorflow"
-    layouts = ["list", "numpy"]
+    layouts = ("list", "numpy")
     flushes = True
     gradients = True
 

@@ -4,8 +4,8 @@
     python tests/hostile/fuzz.py --minutes 60 [--processes 2] [--kinds files,tables] [--seed 1]
     python tests/hostile/fuzz.py --replay build/fuzz/files-123.json
 
-Each case is right, a documented error, refused, or a failure. A failure is made as small as it goes and stored in build/fuzz, which git ignores, with the
-line that replays it. Of failures of one sort the first few are stored, and all are counted.
+Each case is right, a documented error, refused, or a failure. A failure is made as small as it goes and stored in build/fuzz, which git
+ignores, with the line that replays it. Of failures of one sort the first few are stored, and all are counted.
 """
 
 from __future__ import annotations
@@ -67,7 +67,7 @@ def replay(paths: list[Path]) -> int:
 
 
 def turn(kind: str, seed: int, seconds: float, folder: Path) -> int:
-    """One process: cases of one kind until time is up. What it finds goes to standard output, a line of JSON a failure, and the counts last."""
+    """One process: cases of one kind until time is up. What it finds goes to standard output, a line of JSON each, the counts last."""
     import runner
 
     # The case that is being run lies in a file, for whoever finds this process dead.
@@ -80,7 +80,9 @@ def turn(kind: str, seed: int, seconds: float, folder: Path) -> int:
     os.dup2(os.open(os.devnull, os.O_WRONLY), 1)
     runner.modules()
     runner.limit_memory()
-    for case, found in runner.try_cases(kind, seed, lambda: time.monotonic() > end, lambda case: current.write_text(json.dumps(case)) and None):
+    for case, found in runner.try_cases(
+        kind, seed, lambda: time.monotonic() > end, lambda case: current.write_text(json.dumps(case)) and None
+    ):
         counts[found.status] += 1
         if found.failed:
             sort = f"{case.get('function', '')} {runner.gist(found.why)}".strip()

@@ -1,7 +1,7 @@
 """The truth for one row of numbers, by definition, in mpmath. Nothing of kullback is used here.
 
-A row is a list of floats as the caller's dtype holds them. Each definition is applied to those very numbers with as many digits as the row needs,
-so that the judge itself does not round anything that float64 could show.
+A row is a list of floats as the caller's dtype holds them. Each definition is applied to those very numbers with as many digits as the row
+needs, so that the judge itself does not round anything that float64 could show.
 """
 
 from __future__ import annotations

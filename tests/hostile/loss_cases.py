@@ -9,14 +9,14 @@ import warnings
 from collections.abc import Iterator
 from typing import Any
 
+import judge
 import mpmath as mp
 import numpy as np
-
-import judge
 from array_cases import _logits, _near, as_numpy, described, wrong_number
 from frames import FRAMES
-from kullback import losses
 from outcome import RIGHT, Outcome, failure, is_ours, of_exception
+
+from kullback import losses
 
 Case = dict[str, Any]
 
@@ -39,7 +39,12 @@ def _kl_loss(rng: random.Random, np_rng: np.random.Generator, framework: str) ->
         near = _near(np_rng, student) if rng.random() < 0.3 else np.array([_logits(np_rng, k) for _ in range(n)]).reshape(*shape, k)
     if rng.random() < 0.08 and n:
         near[..., np_rng.integers(k)] = np_rng.choice([np.nan, np.inf])
-    arrays = [described(x, dtype, rng.choice(["plain"] * 3 + [name for name in FRAMES[framework].layouts if name not in ("inference", "list", "numpy")])) for x in (student, near)]
+    arrays = [
+        described(
+            x, dtype, rng.choice(["plain"] * 3 + [name for name in FRAMES[framework].layouts if name not in ("inference", "list", "numpy")])
+        )
+        for x in (student, near)
+    ]
     direction = rng.choice(DIRECTIONS)
     options: Case = {"direction": direction}
     if direction not in ("forward", "reverse") and rng.random() < 0.5:
@@ -123,7 +128,9 @@ def _weights(options: Case, name: str, shape: tuple[int, ...]) -> list[float]:
     return [float(w) for w in np.broadcast_to(given, shape).reshape(-1)]
 
 
-def _reduce(found: Expected, values: list[Any], slack: list[float], weights: list[float], reduction: str, shape: tuple[int, ...], dtype: str) -> Expected:
+def _reduce(
+    found: Expected, values: list[Any], slack: list[float], weights: list[float], reduction: str, shape: tuple[int, ...], dtype: str
+) -> Expected:
     """As docs/losses.md has it: what has weight 0 does not count, whatever it is."""
     values = [mp.mpf(0) if w == 0 else v if v is None or mp.isnan(v) else v * mp.mpf(w) for v, w in zip(values, weights)]
     slack = [0.0 if w == 0 else s * w for s, w in zip(slack, weights)]
@@ -225,7 +232,7 @@ def _expected_terms(case: Case) -> Expected:
         found.error = "a token that is no category"
         return found
     t = mp.mpf(options.get("temperature", 1.0))
-    for p_row, q_row, token, keep in zip(x, y, tokens, kept):
+    for p_row, q_row, keep in zip(x, y, kept):
         rows = [[float(v) for v in row] for row in (p_row, q_row)]
         if not keep:
             found.values.append(mp.mpf(0)), found.slack.append(0.0)
@@ -270,13 +277,25 @@ def _expected_policy(case: Case) -> Expected:
                 value = {"k1": k1, "k2": k2, "k3": mp.expm1(l) - l, "abs": abs(l)}[kind if function != "kimi_k15" else "k1"]
                 # l is a difference of two numbers of the dtype, which rounds by half a unit of itself.
                 extra = 2 * judge.EPSILON[dtype] * abs(l) * (1 + mp.exp(l))
-                values.append(value), slack.append(judge.as_float(bound * abs(value) + judge.TINY[dtype] + (extra if kind == "k3" and l > 1 else 0)))
+                (
+                    values.append(value),
+                    slack.append(judge.as_float(bound * abs(value) + judge.TINY[dtype] + (extra if kind == "k3" and l > 1 else 0))),
+                )
     if function == "kimi_k15" or reduction in ("sequence_mean", "batchmean"):
         return _over_sequences(found, case, values, slack, kept, reduction, shape, dtype)
     return _reduce(found, values, slack, kept, reduction, shape, dtype)
 
 
-def _over_sequences(found: Expected, case: Case, values: list[Any], slack: list[float], kept: list[float], reduction: str, shape: tuple[int, ...], dtype: str) -> Expected:
+def _over_sequences(
+    found: Expected,
+    case: Case,
+    values: list[Any],
+    slack: list[float],
+    kept: list[float],
+    reduction: str,
+    shape: tuple[int, ...],
+    dtype: str,
+) -> Expected:
     length = shape[-1]
     if length == 0 or any(v is None for v in values):
         found.values, found.slack = [None] * (math.prod(shape[:-1]) if reduction == "none" else 1), [0.0]
@@ -289,10 +308,21 @@ def _over_sequences(found: Expected, case: Case, values: list[Any], slack: list[
     sums = [math.nan if any(mp.isnan(v) for v in row) else mp.fsum(row) for row in rows]
     if case["function"] == "kimi_k15":
         sizes = [mp.fsum(abs(v) for v in row) if not mp.isnan(s) else mp.mpf(0) for row, s in zip(rows, sums)]
-        off = [abs(s) * (o + 8 * judge.EPSILON[dtype] * z) + (o + 8 * judge.EPSILON[dtype] * z) ** 2 if not mp.isnan(s) else mp.mpf(0) for s, o, z in zip(sums, off, sizes)]
+        off = [
+            abs(s) * (o + 8 * judge.EPSILON[dtype] * z) + (o + 8 * judge.EPSILON[dtype] * z) ** 2 if not mp.isnan(s) else mp.mpf(0)
+            for s, o, z in zip(sums, off, sizes)
+        ]
         sums = [s if mp.isnan(s) else s * s / 2 for s in sums]
         any_token = [float(c > 0) for c in counts]
-        return _reduce(found, sums, [judge.as_float(o) for o in off], any_token if reduction == "mean" else [1.0] * len(sums), reduction, shape[:-1], dtype)
+        return _reduce(
+            found,
+            sums,
+            [judge.as_float(o) for o in off],
+            any_token if reduction == "mean" else [1.0] * len(sums),
+            reduction,
+            shape[:-1],
+            dtype,
+        )
     bound = judge.VALUE_BOUND[dtype]
     sizes = [mp.fsum(abs(v) for v in row) if not mp.isnan(s) else mp.mpf(0) for row, s in zip(rows, sums)]
     if reduction == "sequence_mean":
@@ -323,7 +353,9 @@ def run(case: Case) -> Outcome:
     try:
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")
-            value = function(student=arrays[0], teacher=arrays[1], **options) if case["function"] == "kl_loss" else function(*arrays, **options)
+            value = (
+                function(student=arrays[0], teacher=arrays[1], **options) if case["function"] == "kl_loss" else function(*arrays, **options)
+            )
             if case["function"] == "token_terms":
                 value = value.kl
         value = frame.numpy(value)
@@ -387,5 +419,3 @@ def command(case: Case) -> str:
     parts = [f"{a['dtype']} {as_numpy(a).tolist()}" for a in case["arrays"]]
     options = {n: (as_numpy(v).tolist() if isinstance(v, dict) else v) for n, v in case["options"].items()}
     return f"{case['framework']}: {case['function']}({', '.join(parts)}, {', '.join(f'{n}={v!r}' for n, v in options.items())})"
-
-

@@ -1,7 +1,7 @@
 """Generated tables, as files of every kind and as objects: whole ones with odd values, and damaged ones.
 
-The bins and figures of docs/compare-tables.md are computed here from the values themselves, in a few lines of Python. Of a damaged file the values are
-not known: it is refused with its name, or the figures follow from the counts that are shown and these add up to the rows.
+The bins and figures of docs/compare-tables.md are computed here from the values themselves, in a few lines of Python. Of a damaged file the
+values are not known: it is refused with its name, or the figures follow from the counts that are shown and these add up to the rows.
 """
 
 from __future__ import annotations
@@ -44,7 +44,26 @@ def _values(rng: random.Random, kind: str, n: int, drift: float) -> list[Any]:
     elif kind == "bool":
         found = [rng.random() < 0.4 + drift / 5 for _ in range(n)]
     else:
-        letters = ["a", "b", "c", "A", "é", "e\u0301", "x,y", 'say "hi"', "tab\there", "two\nlines", " space", "nul?", "\u200b", "emoji \U0001f600", "'", "NaN?", "z" * 300, "0x1"]
+        letters = [
+            "a",
+            "b",
+            "c",
+            "A",
+            "é",
+            "e\u0301",
+            "x,y",
+            'say "hi"',
+            "tab\there",
+            "two\nlines",
+            " space",
+            "nul?",
+            "\u200b",
+            "emoji \U0001f600",
+            "'",
+            "NaN?",
+            "z" * 300,
+            "0x1",
+        ]
         found = [letters[min(len(letters) - 1, int(rng.expovariate(0.4 + drift / 10)))] for _ in range(n)]
         found[0] = found[-1] = "a"
     if rng.random() < 0.4:
@@ -57,7 +76,9 @@ def _values(rng: random.Random, kind: str, n: int, drift: float) -> list[Any]:
 def generate(seed: int, _: str = "") -> Case:
     rng = random.Random(seed)
     kinds = [rng.choice(["int", "float", "float", "text", "text", "bool"]) for _ in range(rng.choice([1, 2, 3]))]
-    names = rng.sample(["a", "b", "with space", "é", "x,y", 'q"uote', "select", "a:b", "\u4e2d", "A" * 200, "1", "-", "total.sum", "%s", "{0}"], len(kinds))
+    names = rng.sample(
+        ["a", "b", "with space", "é", "x,y", 'q"uote', "select", "a:b", "\u4e2d", "A" * 200, "1", "-", "total.sum", "%s", "{0}"], len(kinds)
+    )
     sides = []
     for _ in range(2):
         n = rng.choice([1, 2, 5, 20, 60])
@@ -141,9 +162,20 @@ def _object(side: Case) -> Any:
 
 # ---- damaging them
 
+# What is put into a text file, and what stands in a file's place.
+PIECES = (
+    "\0", "\xff", '"', "\n", "\r\n", "\r", ",", "\t", "\ufeff", "{", "}", "[", "]", "null", "1e400", "9" * 400, "NaN", "-", "e", "\u2028",
+    " ", ",,", '""', "\\", "\\u0000", "\\ud800", "'", "{}\n", "[]\n", '{"a":{"b":1}}\n', '{"a":1,"a":2}\n', "\x1a", "x" * 100_000,
+)  # fmt: skip
+WHOLES = (
+    b"", b"\n", b"a\n", b"\n\n\n", b"\xef\xbb\xbf", b"{}", b"[]\n", b"null\n", b"PAR1", b"PAR1PAR1", b"PAR1\0\0\0\0PAR1",
+    b"PAR1\xff\xff\xff\x7fPAR1", b"\x1f\x8b", b"\x1f\x8b\x08\0\0\0\0\0\0\0", b"a,a\n1,2\n", b"a\n" + b"[" * 5000, b"[" * 100_000 + b"\n",
+    b'{"a":' * 3000 + b"1" + b"}" * 3000, b'"', b"\0" * 500, b"a\n" + b"1" * 5000 + b"\n",
+)  # fmt: skip
+
 
 def _damage(rng: random.Random, side: Case) -> list[Any]:
-    text = rng.choice(["\0", "\xff\xfe".encode("latin1").decode("latin1"), '"', "\n", "\r\n", "\r", ",", "\t", "\ufeff", "{", "}", "[", "]", "null", "1e400", "9" * 400, "NaN", "-", "e", "\u2028", " ", ",,", '""', "\\", "\\u0000", "\\ud800", "'", "{}\n", "[]\n", '{"a":{"b":1}}\n', '{"a":1,"a":2}\n', "\x1a", "x" * 100_000])  # fmt: skip
+    text = rng.choice(PIECES)
     return rng.choice([
         lambda: ["cut", rng.random()],
         lambda: ["flip", rng.random(), rng.randrange(8)],
@@ -154,7 +186,7 @@ def _damage(rng: random.Random, side: Case) -> list[Any]:
         lambda: ["delete", rng.random(), rng.choice([1, 2, 10, 100])],
         lambda: ["repeat", rng.random(), rng.choice([2, 30])],
         lambda: ["bomb", rng.choice([1, 30])],
-        lambda: ["replace", base64.b64encode(rng.choice([b"", b"\n", b"a\n", b"\n\n\n", b"\xef\xbb\xbf", b"{}", b"[]\n", b"null\n", b"PAR1", b"PAR1PAR1", b"PAR1\0\0\0\0PAR1", b"PAR1\xff\xff\xff\x7fPAR1", b"\x1f\x8b", b"\x1f\x8b\x08\0\0\0\0\0\0\0", b"a,a\n1,2\n", b"a\n" + b"[" * 5000, b"[" * 100_000 + b"\n", b'{"a":' * 3000 + b"1" + b"}" * 3000, b'"', b"\0" * 500, b"a\n" + b"1" * 5000 + b"\n"])).decode()],
+        lambda: ["replace", base64.b64encode(rng.choice(WHOLES)).decode()],
     ])()  # fmt: skip
 
 
@@ -226,7 +258,12 @@ def figures(counts: list[tuple[int, int]], prior: float) -> dict[str, float]:
 
     middle = [((x + y) / 2, x, y) for x, y in pairs]
     forth, back = kl(pairs), kl([(y, x) for x, y in pairs])
-    return {"kl_pq": forth, "kl_qp": back, "js": kl([(x, z) for z, x, _ in middle]) / 2 + kl([(y, z) for z, _, y in middle]) / 2, "psi": forth + back}
+    return {
+        "kl_pq": forth,
+        "kl_qp": back,
+        "js": kl([(x, z) for z, x, _ in middle]) / 2 + kl([(y, z) for z, _, y in middle]) / 2,
+        "psi": forth + back,
+    }
 
 
 # ---- running and judging
@@ -417,5 +454,3 @@ def command(case: Case) -> str:
             data = str(error)
         shown.append(f"{name}: {data}")
     return f"kullback compare {' '.join(names)} {shlex.join(case['options'])}  # {'; '.join(shown)}"
-
-

@@ -73,8 +73,13 @@ def asarray(x: Any, like: Any) -> Any:
         return x
     if like is None:
         return torch.as_tensor(x)
+    if type(x) is float and like.dtype.is_floating_point:
+        return torch.as_tensor(x, dtype=like.dtype, device=like.device)
     made = torch.as_tensor(x, device=like.device)
-    return made.to(like.dtype) if like.dtype.is_floating_point and not made.is_complex() else made
+    if not like.dtype.is_floating_point or made.is_complex():
+        return made
+    # PyTorch reads Python's numbers as float32, which is less than they are beside float64.
+    return made.to(like.dtype) if hasattr(x, "dtype") else torch.as_tensor(x, dtype=like.dtype, device=like.device)
 
 
 def default_float(x: Any) -> Any:
@@ -111,8 +116,8 @@ def high(x: Any) -> Any:
         return scaled - (scaled - x.detach())
     # A mask, not that multiplication (Veltkamp's): it breaks when a compiler contracts it to an fma.
     if x.dtype == torch.float32:
-        return (x.detach().view(torch.int32) & -4096).view(torch.float32)
-    return (x.detach().view(torch.int64) & -134217728).view(torch.float64)
+        return (x.detach().resolve_neg().view(torch.int32) & -4096).view(torch.float32)
+    return (x.detach().resolve_neg().view(torch.int64) & -134217728).view(torch.float64)
 
 
 def can_look(x: Any) -> bool:
@@ -132,7 +137,7 @@ def may_look(x: Any) -> bool:
 
 
 def to_numpy(x: Any) -> Any:
-    x = x.detach().cpu()
+    x = x.detach().cpu().resolve_neg()
     return x.float().numpy() if x.dtype == torch.bfloat16 else x.numpy()
 
 
