@@ -73,13 +73,11 @@ def asarray(x: Any, like: Any) -> Any:
         return x
     if like is None:
         return torch.as_tensor(x)
-    if type(x) is float and like.dtype.is_floating_point:
+    if like.dtype.is_floating_point and isinstance(x, (int, float, list, tuple)):
+        # At once: on the way 0.9 would be rounded to the default dtype, float32.
         return torch.as_tensor(x, dtype=like.dtype, device=like.device)
     made = torch.as_tensor(x, device=like.device)
-    if not like.dtype.is_floating_point or made.is_complex():
-        return made
-    # PyTorch reads Python's numbers as float32, which is less than they are beside float64.
-    return made.to(like.dtype) if hasattr(x, "dtype") else torch.as_tensor(x, dtype=like.dtype, device=like.device)
+    return made.to(like.dtype) if like.dtype.is_floating_point and not made.is_complex() else made
 
 
 def default_float(x: Any) -> Any:
