@@ -11,7 +11,7 @@ import tensorflow as tf
 import torch
 
 import kullback as kb
-from kullback.losses import kl_loss
+from kullback.losses import kimi_k15, kl_loss
 
 P, Q = [0.3, -1.0, 2.0], [0.1, 0.4, -2.0]
 
@@ -43,6 +43,41 @@ def test_numbers_beside_float64_tensors_keep_their_digits(make):
 def test_numbers_out_of_the_range_of_float32_join_float64_tensors(make):
     """TensorFlow refused 1e300 beside float64, and PyTorch took it for infinity."""
     assert float(kb.rel_entr(make(2.0), 1e300)) == pytest.approx(2 * np.log(2 / 1e300), rel=1e-12)
+
+
+@pytest.mark.parametrize("make", [torch.tensor, tf.constant], ids=["torch", "tensorflow"])
+def test_numbers_beside_whole_numbers_keep_their_digits(make):
+    """Of counts beside a list the result is float64, and the list was read as float32."""
+    p, q = [3, 5, 1], [0.1, 0.7, 1.3]
+    assert float(kb.kl(make(p), q, form="counts")) == pytest.approx(kl(p, q, "counts"), rel=1e-12)
+    assert float(kb.cross_entropy(q, make(p), form="counts")) == pytest.approx(
+        kl(q, p, "counts") - sum(x / 2.1 * np.log(x / 2.1) for x in q), rel=1e-12
+    )
+
+
+@pytest.mark.parametrize("make", [np.array, lambda x: torch.tensor(x, dtype=torch.float64)], ids=["numpy", "torch"])
+def test_kimi_averages_responses_in_a_batch(make):
+    """`reduction="batchmean"` gave their sum: a response is one term there, and the batch was taken for one sequence."""
+    logp, reference = make([[-1.0, -2.0], [-0.5, -3.0], [-1.0, -1.0]]), make([[-1.5, -1.9], [-0.6, 0.0], [-1.0, -2.0]])
+    # ½ (Σ log π − Σ log π_i)² of each response
+    each = [0.5 * 0.4**2, 0.5 * 2.9**2, 0.5 * 1.0**2]
+    mean = pytest.approx(sum(each) / 3, rel=1e-12)
+    for reduction in ("mean", "batchmean", "sequence_mean"):
+        assert float(kimi_k15(logp, reference, reduction=reduction)) == mean
+    assert [float(x) for x in kimi_k15(logp, reference, reduction="none")] == pytest.approx(each, rel=1e-12)
+    # A response without a token counts in the batch, not in the mean over those that have any.
+    mask = make([[1, 1], [0, 1], [0, 0]])
+    kept = [0.5 * 0.4**2, 0.5 * 3.0**2]
+    assert float(kimi_k15(logp, reference, mask=mask)) == pytest.approx(sum(kept) / 2, rel=1e-12)
+    assert float(kimi_k15(logp, reference, mask=mask, reduction="batchmean")) == pytest.approx(sum(kept) / 3, rel=1e-12)
+
+
+def test_a_comparison_that_is_left_without_rows_names_its_files(tmp_path):
+    np.save(tmp_path / "p.npy", np.zeros((1, 3)))
+    data = (tmp_path / "p.npy").read_bytes()
+    (tmp_path / "q.npy").write_bytes(data[:-8])
+    with pytest.raises(ValueError, match=r"p\.npy and .*q\.npy: no rows were compared$"):
+        kb.compare(tmp_path / "p.npy", tmp_path / "q.npy", form="logits", allow_partial=True)
 
 
 @pytest.mark.parametrize("dtype", [">f4", ">f8"])

@@ -81,6 +81,8 @@ def asarray(x: Any, like: Any) -> Any:
         with contextlib.suppress(TypeError, ValueError):
             return tf.convert_to_tensor(x, like.dtype)
     made = tf.convert_to_tensor(x)
+    if like is not None and made.dtype == float32 and not any(hasattr(v, "dtype") for v in tf.nest.flatten(x)):
+        made = tf.convert_to_tensor(x, float64)  # as whole numbers beside it become
     castable = made.dtype.is_floating or made.dtype.is_integer or made.dtype.is_bool
     return tf.cast(made, like.dtype) if like is not None and like.dtype.is_floating and castable else made
 

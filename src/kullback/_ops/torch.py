@@ -77,6 +77,8 @@ def asarray(x: Any, like: Any) -> Any:
         # At once: on the way 0.9 would be rounded to the default dtype, float32.
         return torch.as_tensor(x, dtype=like.dtype, device=like.device)
     made = torch.as_tensor(x, device=like.device)
+    if made.dtype == float32 and not hasattr(x, "dtype"):
+        return torch.as_tensor(x, dtype=widest(like), device=like.device)  # as whole numbers beside it become
     return made.to(like.dtype) if like.dtype.is_floating_point and not made.is_complex() else made
 
 
@@ -397,6 +399,8 @@ def join_last(x: Any, y: Any) -> Any:
 
 def indices(x: Any, like: Any) -> Any:
     made = torch.as_tensor(x, device=like.device)
+    if made.dtype == float32 and not hasattr(x, "dtype"):
+        return torch.as_tensor(x, dtype=widest(like), device=like.device)  # as whole numbers beside it become
     return made if made.dtype.is_floating_point or made.dtype in (torch.bool, torch.int64) else made.to(torch.int64)
 
 
