@@ -93,7 +93,7 @@ def refusal(done: Done, names: Sequence[str]) -> Outcome:
     if done.out.strip():
         return failure(f"refused, and yet it printed {done.out[:100]!r}")
     if not any(name in sentence for name in names):
-        if sentence.startswith("column ") and re.search(r"\b[PQ]\b", sentence):
+        if sentence.startswith(("column ", "the two sides ")) and re.search(r"\b[PQ]\b|two sides", sentence):
             return Outcome(ERROR, sentence[:200])  # whole tables that do not go together: the sides and the column are what to know
         return failure(f"refused without a file's name: {sentence!r}")
     return Outcome(REFUSED, sentence[:200])
