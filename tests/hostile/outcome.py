@@ -15,7 +15,8 @@ PACKAGE = Path(kullback.__file__).resolve().parent
 RIGHT, ERROR, REFUSED, FAILURE = "right", "documented error", "refused", "failure"
 # Sentences of interpreters and frameworks. Whoever reads one of them learns nothing about the own input.
 INTERNAL = (
-    "'NoneType'", "of NoneType", "object has no attribute", "unexpected keyword", "positional argument", "Could not infer dtype", "invalid data type",
+    "'NoneType'", "of NoneType",
+    "object has no attribute", "unexpected keyword", "positional argument", "Could not infer dtype", "invalid data type",
     "not iterable", "not subscriptable", "unsupported operand", "dtype object", "dtype=object", "dtype('O')", "could not be broadcast",
     "operands could not", "reshape array", "cannot reshape", "Traceback", "INTERNAL ASSERT", "index out of range", "not supported for",
     "not implemented for", "np.str_", "numpy.ndarray",
