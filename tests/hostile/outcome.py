@@ -16,8 +16,8 @@ RIGHT, ERROR, REFUSED, FAILURE = "right", "documented error", "refused", "failur
 # Sentences of interpreters and frameworks. Whoever reads one of them learns nothing about the own input.
 INTERNAL = (
     "'NoneType'", "of NoneType",
-    "object has no attribute", "unexpected keyword", "positional argument", "Could not infer dtype", "invalid data type",
-    "not iterable", "not subscriptable", "unsupported operand", "dtype object", "dtype=object", "dtype('O')", "could not be broadcast",
+    "object has no attribute", "unexpected keyword", "positional argument", "invalid data type",
+    "not iterable", "not subscriptable", "unsupported operand", "dtype('O')", "could not be broadcast",
     "operands could not", "reshape array", "cannot reshape", "Traceback", "INTERNAL ASSERT", "index out of range", "not supported for",
     "not implemented for", "np.str_", "numpy.ndarray",
 )  # fmt: skip

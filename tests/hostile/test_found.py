@@ -72,6 +72,17 @@ def test_kimi_averages_responses_in_a_batch(make):
     assert float(kimi_k15(logp, reference, mask=mask, reduction="batchmean")) == pytest.approx(sum(kept) / 3, rel=1e-12)
 
 
+def test_what_has_no_rows_of_one_length_is_no_side_of_a_comparison():
+    """Sparse and nested tensors, and ragged lists, ended in the words of PyTorch and NumPy."""
+    whole = np.full((2, 2), 0.5)
+    nested = torch.nested.nested_tensor([torch.tensor([0.5, 0.5]), torch.tensor([1.0])])
+    for odd in (torch.tensor(whole).to_sparse(), torch.tensor(whole).to_sparse_csr(), nested):
+        with pytest.raises(ValueError, match="^P is a sparse or nested tensor: compare takes"):
+            kb.compare(odd, whole)
+    with pytest.raises(ValueError, match="^Q holds rows of different lengths: compare takes"):
+        kb.compare(whole, [[0.5, 0.5], [1.0]])
+
+
 def test_a_comparison_that_is_left_without_rows_names_its_files(tmp_path):
     np.save(tmp_path / "p.npy", np.zeros((1, 3)))
     data = (tmp_path / "p.npy").read_bytes()

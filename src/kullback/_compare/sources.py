@@ -116,8 +116,13 @@ def unknown(path: Path) -> ReadError:
 def _in_memory(x: Any, name: str) -> Piece:
     ops = ops_of(x)
     if ops is None:
-        x = np.asarray(x)
+        try:
+            x = np.asarray(x)
+        except ValueError:
+            raise ReadError(f"{name} holds rows of different lengths: compare takes [rows, categories]") from None
         ops = ops_of(x)
+    elif getattr(x, "is_nested", False) or str(getattr(x, "layout", "torch.strided")) != "torch.strided":
+        raise ReadError(f"{name} is a sparse or nested tensor: compare takes [rows, categories], all of them there")
     shape = tuple(map(int, x.shape))
     if len(shape) < 2:
         raise ReadError(f"{name} has shape {shape}: compare takes [rows, categories]; for one distribution, use kullback.explain")
