@@ -84,7 +84,7 @@ def is_model_output(source: Any) -> bool:
     if isinstance(source, (str, os.PathLike)):
         files = listed(source)
         return any(path.suffix.lower() in SUFFIXES or is_llama(path) for path in files)
-    return isinstance(source, (list, tuple)) or (ops_of(source) is not None and hasattr(source, "shape"))
+    return isinstance(source, (list, tuple)) or (ops_of(source) is not None and hasattr(type(source), "shape"))
 
 
 def open_source(source: Any, name: str, form: str | None = None) -> Source:
