@@ -7,6 +7,7 @@ import json
 import random
 import resource
 import signal
+import sys
 import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -66,7 +67,7 @@ def run(case: Case, seconds: float = SECONDS) -> Outcome:
     previous = signal.signal(signal.SIGALRM, _alarm)
     signal.setitimer(signal.ITIMER_REAL, seconds)
     # For what sits in compiled code and sees no signal: the process ends, and whoever started it has the case.
-    faulthandler.dump_traceback_later(4 * seconds, exit=True)
+    faulthandler.dump_traceback_later(4 * seconds, exit=True, file=sys.__stderr__)
     try:
         found = module.run(case)
     except TookTooLong:
