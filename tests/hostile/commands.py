@@ -80,7 +80,7 @@ def apart(arguments: Sequence[str], seconds: float = 60.0) -> Done | Outcome:
 def refusal(done: Done, names: Sequence[str]) -> Outcome:
     """Of a command that did not exit with 0 (or 1, with --fail-over): one sentence, with the name of one of the files."""
     if done.code != 2:
-        return failure(f"exit code {done.code}: {done.err[:300]!r}")
+        return failure(f"exit code {done.code}: {done.err[:100]!r} ... {done.err[-300:]!r}")
     lines = done.err.splitlines()
     if len(lines) != 1 or not lines[0].startswith("kullback "):
         return failure(f"standard error is not one sentence: {done.err[:300]!r}")

@@ -449,8 +449,9 @@ def read(path: Path, wanted: str | None) -> Read:
                     y.reshape(-1, y.shape[-1]) if name != "tokens" else y,
                     math.prod(y.shape[:-1]) if name != "tokens" else len(y),
                 )
+        arrays = {name: found for name, found in arrays.items() if name == "tokens" or found[0].ndim == 2 or len(arrays) == 1}
         if any(x.ndim != 2 for name, (x, _) in arrays.items() if name != "tokens"):
-            raise Unreadable("an array has not two axes")
+            raise Unreadable("the array has not two axes")
     except Exception as error:
         raise Unreadable(f"{type(error).__name__}: {error}") from None
     named = [name for name in arrays if name in ("logits", "log_probs", "probs", "counts")]
@@ -638,7 +639,7 @@ def truth(case: Case, files: list[Path]) -> Expected | str:
             loose = True
             continue
         if judge.INVALID in complaints:
-            if partial and any(side.is_llama for side in sides):
+            if partial and any(side.is_llama and c == judge.INVALID for side, c in zip(sides, complaints)):
                 loose = True  # a damaged row of theirs overflows to NaN, and is left out
                 continue
             return "a row is no distribution"

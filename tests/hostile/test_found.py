@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import warnings
+
 import judge
 import ml_dtypes
 import mpmath as mp
@@ -81,6 +83,16 @@ def test_what_has_no_rows_of_one_length_is_no_side_of_a_comparison():
             kb.compare(odd, whole)
     with pytest.raises(ValueError, match=r"^Q holds rows of different lengths: compare takes \["):
         kb.compare(whole, [[0.5, 0.5], [1.0]])
+
+
+def test_divergences_whose_squares_overflow():
+    """The command printed NumPy's warning beside its figures."""
+    p, q = np.zeros((2, 2)), np.array([[0.0, 1e200], [0.0, 3.0]])
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        found = kb.compare(p, q, form="logits")
+    assert found.kl_pq.mean == pytest.approx(2.5e199, rel=1e-10)
+    assert found.kl_pq.deviation == np.inf
 
 
 def test_a_comparison_that_is_left_without_rows_names_its_files(tmp_path):
