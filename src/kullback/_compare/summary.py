@@ -48,7 +48,7 @@ class Moments:
         if other.count:
             step = other.mean - self.mean
             self.mean += step * other.count / total
-            self.squares += other.squares + step * step * self.count * other.count / total
+            self.squares += other.squares + step * (step * (self.count * other.count / total))  # 0, not inf·0
         self.count, self.infinite = total, self.infinite + other.infinite
 
     @property
