@@ -586,6 +586,13 @@ def run(case: Case) -> Outcome:
         return outcome
 
 
+def _text(file: Path) -> bytes:
+    """A llama.cpp file's header and tokens."""
+    data = file.read_bytes()
+    context, _, chunks = struct.unpack("<3i", data[8:20])
+    return data[: 20 + 4 * context * chunks]
+
+
 class Expected(NamedTuple):
     rows: int
     kl_pq: mp.mpf
@@ -624,6 +631,9 @@ def truth(case: Case, files: list[Path]) -> Expected | str:
         if not partial:
             return "the tokens differ"
         return Expected(0, *[mp.mpf(0)] * 4, True)  # which rows are left is for the tests of tokens
+    if all(side.is_llama for side in sides) and _text(files[0]) != _text(files[1]):
+        # Rows are about the tokens before them, too: which are left is for the tests of llama.cpp's files.
+        return Expected(0, *[mp.mpf(0)] * 4, True) if partial else "the text differs"
     values: list[list[mp.mpf]] = []
     slack = mp.mpf(0)
     loose = any(side.clipped for side in sides)
