@@ -7,7 +7,7 @@ READY := .venv/ready$(addprefix -,$(KULLBACK_TEST_FRAMEWORKS))
 # compiling its modules is half the time it takes to import a framework.
 PYTEST = PYTHONDONTWRITEBYTECODE= OMP_WAIT_POLICY=passive OPENBLAS_NUM_THREADS=1 $(BIN)/python -m pytest -n 2 --dist worksteal
 
-.PHONY: test check check-fast compiler browser docs benchmarks clean
+.PHONY: test check check-fast compiler browser docs benchmarks fuzz clean
 
 # Everything on a fresh machine: environment, linters, the built package, all tests.
 test: check browser
@@ -62,6 +62,11 @@ benchmarks: check
 	$(BIN)/python benchmarks/estimators.py
 	$(BIN)/python benchmarks/compare.py
 	$(BIN)/python benchmarks/dispatch.py
+
+# Hostile inputs, generated for as long as asked, on all cores. Failures go to build/fuzz, each with the line that replays it.
+MINUTES ?= 10
+fuzz: check
+	$(BIN)/python tests/hostile/fuzz.py --minutes $(MINUTES)
 
 clean:
 	rm -rf .venv build dist .pytest_cache .mypy_cache .ruff_cache .hypothesis

@@ -274,5 +274,6 @@ def prepare(
     if weights is not None:
         weights = per_row(ops, "weights", weights, arrays[0], axes)
         # Rows of weight 0 may hold anything; a harmless row in their place keeps it out of the derivatives.
-        arrays = [ops.where(weights == 0.0, 0.0 if f in LOG_FORMS else 1.0, x) for x, f in zip(arrays, forms)]
+        # NumPy's own `where` would make float64 of bfloat16 beside Python's number.
+        arrays = [ops.astype(ops.where(weights == 0.0, 0.0 if f in LOG_FORMS else 1.0, x), x.dtype) for x, f in zip(arrays, forms)]
     return Inputs(ops, names, tuple(arrays), forms, axes, tolerances, weights, scale, check, narrow)

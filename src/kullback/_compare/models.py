@@ -85,8 +85,8 @@ def compare_models(
     missing += max(side.rows for side in sides) - rows + other_text
     try:
         return seen.result(base=base, p=about[0], q=about[1], missing_rows=missing, notes=notes)
-    except ValueError as error:
-        raise ReadError(str(error)) from None
+    except ValueError as error:  # of no rows: they are missing on either side, or hold NaN
+        raise ReadError(f"{opened[0].name} and {opened[1].name}: {error}") from None
 
 
 def _paths(source: Any) -> list[Path]:

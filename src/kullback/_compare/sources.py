@@ -84,7 +84,7 @@ def is_model_output(source: Any) -> bool:
     if isinstance(source, (str, os.PathLike)):
         files = listed(source)
         return any(path.suffix.lower() in SUFFIXES or is_llama(path) for path in files)
-    return isinstance(source, (list, tuple)) or (ops_of(source) is not None and hasattr(source, "shape"))
+    return isinstance(source, (list, tuple)) or (ops_of(source) is not None and hasattr(type(source), "shape"))
 
 
 def open_source(source: Any, name: str, form: str | None = None) -> Source:
@@ -116,8 +116,13 @@ def unknown(path: Path) -> ReadError:
 def _in_memory(x: Any, name: str) -> Piece:
     ops = ops_of(x)
     if ops is None:
-        x = np.asarray(x)
+        try:
+            x = np.asarray(x)
+        except ValueError:
+            raise ReadError(f"{name} holds rows of different lengths: compare takes [rows, categories]") from None
         ops = ops_of(x)
+    elif getattr(x, "is_nested", False) or str(getattr(x, "layout", "torch.strided")) != "torch.strided":
+        raise ReadError(f"{name} is a sparse or nested tensor: compare takes [rows, categories], all of them there")
     shape = tuple(map(int, x.shape))
     if len(shape) < 2:
         raise ReadError(f"{name} has shape {shape}: compare takes [rows, categories]; for one distribution, use kullback.explain")

@@ -37,8 +37,9 @@ class Moments:
         finite = x[np.isfinite(x)]
         other = Moments(len(finite), infinite=len(x) - len(finite))
         if len(finite):
-            other.mean = float(np.mean(finite))
-            other.squares = float(np.sum((finite - other.mean) ** 2))
+            with np.errstate(over="ignore"):  # squares of logits beyond 1e150 are inf, and so is what is made of them
+                other.mean = float(np.mean(finite))
+                other.squares = float(np.sum((finite - other.mean) ** 2))
         self.merge(other)
 
     def merge(self, other: Moments) -> None:
@@ -47,7 +48,7 @@ class Moments:
         if other.count:
             step = other.mean - self.mean
             self.mean += step * other.count / total
-            self.squares += other.squares + step * step * self.count * other.count / total
+            self.squares += other.squares + step * (step * (self.count * other.count / total))  # 0, not inf·0
         self.count, self.infinite = total, self.infinite + other.infinite
 
     @property

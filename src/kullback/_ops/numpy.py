@@ -79,9 +79,10 @@ def asarray(x: Any, like: Any) -> Any:
     if isinstance(x, np.ndarray):
         return x if x.dtype.isnative else x.astype(x.dtype.newbyteorder("="))
     made = np.asarray(x)
-    if like is not None and like.dtype.kind == "f" and made.dtype.kind in "fiub" and not isinstance(x, np.generic):
-        return made.astype(like.dtype)
-    return made
+    if like is None or made.dtype.kind not in "fiub" or isinstance(x, np.generic):
+        return made
+    dtype = like.dtype.newbyteorder("=")
+    return made.astype(dtype) if dtype.kind == "f" or dtype.name == "bfloat16" else made
 
 
 def default_float(x: Any) -> Any:

@@ -73,7 +73,12 @@ def asarray(x: Any, like: Any) -> Any:
         return x
     if like is None:
         return torch.as_tensor(x)
+    if like.dtype.is_floating_point and isinstance(x, (int, float, list, tuple)):
+        # At once: on the way 0.9 would be rounded to the default dtype, float32.
+        return torch.as_tensor(x, dtype=like.dtype, device=like.device)
     made = torch.as_tensor(x, device=like.device)
+    if made.dtype == float32 and not hasattr(x, "dtype"):
+        return torch.as_tensor(x, dtype=widest(like), device=like.device)  # as whole numbers beside it become
     return made.to(like.dtype) if like.dtype.is_floating_point and not made.is_complex() else made
 
 
@@ -111,8 +116,8 @@ def high(x: Any) -> Any:
         return scaled - (scaled - x.detach())
     # A mask, not that multiplication (Veltkamp's): it breaks when a compiler contracts it to an fma.
     if x.dtype == torch.float32:
-        return (x.detach().view(torch.int32) & -4096).view(torch.float32)
-    return (x.detach().view(torch.int64) & -134217728).view(torch.float64)
+        return (x.detach().resolve_neg().view(torch.int32) & -4096).view(torch.float32)
+    return (x.detach().resolve_neg().view(torch.int64) & -134217728).view(torch.float64)
 
 
 def can_look(x: Any) -> bool:
@@ -132,7 +137,7 @@ def may_look(x: Any) -> bool:
 
 
 def to_numpy(x: Any) -> Any:
-    x = x.detach().cpu()
+    x = x.detach().cpu().resolve_neg()
     return x.float().numpy() if x.dtype == torch.bfloat16 else x.numpy()
 
 
@@ -394,6 +399,8 @@ def join_last(x: Any, y: Any) -> Any:
 
 def indices(x: Any, like: Any) -> Any:
     made = torch.as_tensor(x, device=like.device)
+    if made.dtype == float32 and not hasattr(x, "dtype"):
+        return torch.as_tensor(x, dtype=widest(like), device=like.device)  # as whole numbers beside it become
     return made if made.dtype.is_floating_point or made.dtype in (torch.bool, torch.int64) else made.to(torch.int64)
 
 

@@ -58,9 +58,13 @@ def kimi_k15(logp: Any, logp_ref: Any, *, mask: Any = None, reduction: str = "me
         logp, logp_ref, logp_old=None, kind="k1", level="token", gradient="as_written", mask=mask, clip=None, logp_taken=None
     )
     # A response is one token here, whose log-probs are the sums; the sum of differences keeps the digits that the difference of sums loses.
-    sums = over_tokens(ratio.ops, ratio.values)
-    any_token = None if ratio.kept is None else over_tokens(ratio.ops, ratio.kept)
-    return policy_kl(sums, sums * 0.0, kind="k2", gradient="as_written", mask=any_token, reduction=reduction)
+    ops = ratio.ops
+    sums = over_tokens(ops, ratio.values)
+    last = (len(sums.shape),)
+    any_token = None if ratio.kept is None else ops.expand(over_tokens(ops, ratio.kept), last)
+    sums = ops.expand(sums, last)
+    value = policy_kl(sums, sums * 0.0, kind="k2", gradient="as_written", mask=any_token, reduction=reduction)
+    return ops.squeeze(value, last) if reduction == "none" else value
 
 
 def ppo_rewards(score: Any, logp: Any, logp_ref: Any, *, coefficient: Any, mask: Any = None, kind: str = "k1") -> Array:
