@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import json
+import os
 import re
 from collections.abc import Callable
 from importlib.util import find_spec
@@ -13,13 +15,23 @@ Replacements = list[tuple[Any, str, Any]]
 HERE = Path(__file__).parent
 
 
+def is_selected(framework: str) -> bool:
+    """As tests/frameworks.py reads the variable, which this process must not import: it would import the frameworks."""
+    names = os.environ.get("KULLBACK_TEST_FRAMEWORKS", "").replace(" ", "")
+    return not names or framework in names.split(",")
+
+
 class Suite(NamedTuple):
-    """Tests of an installed package, in `files`. The pattern `tests` selects names (`Class::test`). Each test gets fresh `replacements`."""
+    """Tests of an installed package, in `files`. The pattern `tests` selects names (`Class::test`). Each test gets fresh `replacements`.
+
+    `needs` names frameworks as tests/frameworks.py does. The suite runs if all of them are selected.
+    """
 
     package: str
     files: tuple[str, ...]
     tests: str
     replacements: Callable[[Count], Replacements]
+    needs: tuple[str, ...]
 
     @property
     def folder(self) -> Path:
@@ -38,9 +50,8 @@ class Suite(NamedTuple):
 
 
 class Run(NamedTuple):
-    """Suites in one process. `frameworks` names the frameworks that the process imports."""
+    """Suites in one process."""
 
-    frameworks: tuple[str, ...]
     environment: dict[str, str]
     suites: tuple[Suite, ...]
 
@@ -116,6 +127,7 @@ KERAS = Suite(
     ("src/losses/losses_test.py", "src/metrics/probabilistic_metrics_test.py"),
     "^KLDivergenceTest::test_(?!config)",
     _keras,
+    ("tensorflow",),
 )
 # XLA takes seconds to compile the functions of a distribution. The suite therefore leaves out three groups of tests: variants with jax.jit,
 # which our other tests cover; cross-entropies, which are the KL plus distrax' entropy; and pairs whose families occur in other pairs.
@@ -137,30 +149,35 @@ DISTRAX = Suite(
     ),
     f"^(?!.*({'|'.join(_LEFT_OUT)})).*({'|'.join(_KL)})",
     _distrax,
+    ("jax", "tensorflow"),
 )  # fmt: skip
+ARRAYS = ["numpy", *(name.replace("-", "_") for name in ("torch", "array-api-strict") if is_selected(name))]
 RUNS = {
     "torch": Run(
-        ("numpy", "torch"),
-        {"KERAS_BACKEND": "torch", "SCIPY_ARRAY_API": '["numpy", "torch", "array_api_strict"]'},
+        {"KERAS_BACKEND": "torch", "SCIPY_ARRAY_API": json.dumps(ARRAYS)},
         (
-            Suite("scipy.special", ("tests/test_basic.py",), "^test_(kl_div|rel_entr)", _scipy),
+            Suite("scipy.special", ("tests/test_basic.py",), "^test_(kl_div|rel_entr)", _scipy, ("numpy",)),
             # SciPy expects its own rel_entr to fail for unlike dtypes of PyTorch, and calls nothing.
             Suite(
                 "scipy.special",
                 ("tests/test_support_alternative_backends.py",),
                 r"^test_support_alternative_backends(?!_hypothesis|_mismatched_dtypes\[torch-rel_entr).*-(kl_div|rel_entr)\b",
                 _scipy,
+                ("numpy",),
             ),
-            Suite("scipy.stats", ("tests/test_entropy.py",), "^TestEntropy::", _scipy),
-            Suite("scipy.spatial", ("tests/test_distance.py",), "^test_jensenshannon$", _scipy),
-            Suite("torch", ("torch_samples.py",), "^test_", _torch),
-            KERAS,
+            Suite("scipy.stats", ("tests/test_entropy.py",), "^TestEntropy::", _scipy, ("numpy",)),
+            Suite("scipy.spatial", ("tests/test_distance.py",), "^test_jensenshannon$", _scipy, ("numpy",)),
+            Suite("torch", ("torch_samples.py",), "^test_", _torch, ("torch",)),
+            KERAS._replace(needs=("torch", "tensorflow")),
         ),
     ),
     "jax": Run(
-        ("jax",),
         {"KERAS_BACKEND": "jax", "JAX_PLATFORMS": "cpu", "XLA_FLAGS": "--xla_backend_optimization_level=0"},
-        (KERAS, Suite("optax", ("losses/_classification_test.py",), "^(Generalized)?KL", _optax), DISTRAX),
+        (
+            KERAS._replace(needs=("jax", "tensorflow")),
+            Suite("optax", ("losses/_classification_test.py",), "^(Generalized)?KL", _optax, ("jax",)),
+            DISTRAX,
+        ),
     ),
-    "tensorflow": Run(("tensorflow",), {"KERAS_BACKEND": "tensorflow", "TF_CPP_MIN_LOG_LEVEL": "3"}, (KERAS,)),
+    "tensorflow": Run({"KERAS_BACKEND": "tensorflow", "TF_CPP_MIN_LOG_LEVEL": "3"}, (KERAS,)),
 }
