@@ -129,8 +129,8 @@ KERAS = Suite(
     _keras,
     ("tensorflow",),
 )
-# XLA takes seconds to compile the functions of a distribution. The suite therefore leaves out three groups of tests: variants with jax.jit,
-# which our other tests cover; cross-entropies, which are the KL plus distrax' entropy; and pairs whose families occur in other pairs.
+# XLA takes seconds to compile the functions of a distribution. The suite therefore leaves out variants with jax.jit, which our other tests
+# cover. It leaves out cross-entropies, which are the KL plus distrax' entropy, and some pairs whose families occur in other pairs.
 # test_custom_kl looks into TFP's registry and calls no KL.
 _LEFT_OUT = (
     "cross", "with_jit", "with_device", "without_device", "with_pmap", "custom_kl", "Diag vs DiagPlusLowRank", "LowRank vs FullCovariance",
