@@ -8,9 +8,9 @@ The wheels of JAX, numpyro, TFP, TensorFlow, tinygrad and torchmetrics contain n
 and checks, which `torch_samples.py` runs. The files test_ops, test_modules, test_nn and test_distributions (`TestKL`) are in PyTorch's
 repository only.
 
-Some tests that are in repositories only were run by hand, by 19 November 2026: JAX, TFP, and PyTorch's TestKL, test_modules and test_nn.
-On that day 101 of the 108 cases of numpyro's `test_kl_` passed (commit 0b935d48). One of the others has a Delta with a log_density, which we
-refuse. Three pair Kumaraswamy with Beta, for which numpyro cuts a series and we raise NoClosedForm. Three compare sums in float32 and
+Some tests that are in repositories only were run by hand by 19 November 2026: JAX, TFP, and PyTorch's TestKL, test_modules and test_nn.
+On that day 101 of the 108 cases of numpyro's `test_kl_` passed (commit 0b935d48). One of the others has a Delta with a log_density, which
+we refuse. Three pair Kumaraswamy with Beta, for which numpyro cuts a series and we raise NoClosedForm. Three compare sums in float32 and
 differ by one unit in the last place.
 """
 
