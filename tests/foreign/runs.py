@@ -16,7 +16,7 @@ HERE = Path(__file__).parent
 
 
 def is_selected(framework: str) -> bool:
-    """As tests/frameworks.py reads the variable, which this process must not import: it would import the frameworks."""
+    """Reads the variable as tests/frameworks.py does. That module is not on the path of the process that runs these tests."""
     names = os.environ.get("KULLBACK_TEST_FRAMEWORKS", "").replace(" ", "")
     return not names or framework in names.split(",")
 
