@@ -47,11 +47,13 @@ def sum_kl(p: Law, q: Law, shape: tuple[int, ...], tol: float, budget: int) -> S
     total = np.where(_exceeds(p, q, shape), math.inf, total)
     while True:
         stop = min(start + block, max(ends) + 1.0)
+        if max(abs(start), abs(stop)) > 2.0**53:
+            return None  # floats there are more than 1 apart
         k = np.arange(start, stop)
         x = k.reshape(-1, *(1,) * len(shape)) + np.zeros(shape)
         log_p, log_q = p.log_prob(x), q.log_prob(x)
         found = terms(log_p, log_q, p.magnitude(x) + q.magnitude(x))
-        total = total + found.gap.sum(0)
+        total = total + np.where(np.isnan(log_p), math.nan, found.gap).sum(0)
         rounding = rounding + found.gap_rounding.sum(0)
         mass_q = mass_q + found.q.sum(0)
         done += len(k)

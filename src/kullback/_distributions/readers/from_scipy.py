@@ -8,6 +8,7 @@ from typing import Any
 
 import numpy as np
 
+from ..._ops.numpy import cholesky
 from ..families import (
     Bernoulli,
     Beta,
@@ -118,11 +119,26 @@ def _shift(base: Record, loc: Any) -> Record:
 
 
 def _lower(x: Any) -> Any:
-    return np.linalg.cholesky(np.asarray(x, float))
+    return cholesky(np.asarray(x, float))
+
+
+def refuse_singular(d: Any) -> None:
+    """A multivariate normal or t with `allow_singular` lies in a subspace, where SciPy's density is one of that subspace."""
+    rank = getattr(getattr(d, "cov_object", None) or getattr(d, "shape_info", None), "rank", None)
+    if rank is not None and rank < d.dim:
+        raise ValueError(
+            f"{type(d).__name__.removesuffix('_frozen')} has a singular matrix (rank {rank} of {d.dim}): it has no density; "
+            f"drop the coordinates that the others determine, from both distributions"
+        )
+
+
+def _normal(d: Any) -> Record:
+    refuse_singular(d)
+    return MultivariateNormalCovariance(d.mean, d.cov_object.covariance)
 
 
 MULTIVARIATE: dict[str, Callable[[Any], Record]] = {
-    "multivariate_normal_frozen": lambda d: MultivariateNormalCovariance(d.mean, d.cov_object.covariance),
+    "multivariate_normal_frozen": _normal,
     "dirichlet_frozen": lambda d: Dirichlet(d.alpha),
     "wishart_frozen": lambda d: Wishart(d.df, _lower(d.scale)),
     "invwishart_frozen": lambda d: InverseWishart(d.df, _lower(d.scale)),
