@@ -6,6 +6,7 @@ A closed form; else a sum with a proven bound (counts); else quadrature (the rea
 from __future__ import annotations
 
 import dataclasses
+import math
 from typing import Any
 
 import numpy as np
@@ -19,7 +20,7 @@ from ._law import Law, host_numbers, law_of
 from ._mixtures import bounds
 from ._monte_carlo import common_shape, invalid_elements, plain, run, unknown, without
 from ._quadrature import can_integrate, integrate_kl
-from ._summation import can_sum, sum_kl
+from ._summation import can_sum, exceeds, sum_kl
 
 Array = Any
 # What closed forms hold to, relative (docs/numerics.md).
@@ -94,6 +95,11 @@ def _numeric(p: Any, q: Any, tol: float | None, budget: int | None, rng: Any) ->
         # Drawn by their own library, on their own device, where all of its parameters are valid.
         native = [law_of(x, native=not invalid.any()) for x in (p, q)]
         sampled = _sampled(native[0], native[1], shape, tol, budget, rng)
+        if first.discrete and first.is_scalar:
+            infinite = exceeds(first, second, shape)
+            values = (np.where(infinite, x, y) for x, y in ((math.inf, sampled.value), (0.0, sampled.stderr)))
+            value, stderr = map(plain, values)
+            sampled = dataclasses.replace(sampled, value=value, stderr=stderr)
         found = sampled if found is None else _better(found, sampled, poor)
     if first.mixture is not None or second.mixture is not None:
         lower, upper = bounds(first, second, p, q, shape)

@@ -57,6 +57,8 @@ class Law:
     # Which batch elements have parameters that make no distribution, and a sentence about the first of them.
     invalid: Array = np.False_
     flaw = ""
+    # Are its log-densities logarithms of densities, and so -inf where these underflow?
+    underflows = False
 
     def source(self, rng: Any) -> Any:
         """Random state made of what the caller passed, as `draw` takes it."""
@@ -141,6 +143,23 @@ _LOGS: dict[str, Callable[..., Array]] = {
 }
 
 
+# SciPy squares these variables: from here on the logarithm of the density is that of its leading power.
+_VAST = 1e150
+# log 1e-60: no log-ratio makes such mass count.
+_NEXT_TO_0 = -138.0
+_VAST_LOGS: dict[str, Callable[..., Array]] = {
+    "cauchy": lambda y: -2.0 * np.log(np.abs(y)) - math.log(math.pi),
+    "halfcauchy": lambda y: -2.0 * np.log(np.abs(y)) - math.log(0.5 * math.pi),
+    "t": lambda y, v: _t_total(v) - (v + 1.0) * (np.log(np.abs(y)) - 0.5 * np.log(v)),
+}
+
+
+def _t_total(v: Array) -> Array:
+    from scipy.special import gammaln
+
+    return gammaln(0.5 * (v + 1.0)) - gammaln(0.5 * v) - 0.5 * np.log(math.pi * v)
+
+
 class ScipyLaw(Law):
     """A frozen distribution of scipy.stats on the numbers."""
 
@@ -167,6 +186,7 @@ class ScipyLaw(Law):
                 self.frozen = frozen = frozen.dist(**mended)
                 shapes, loc, scale = frozen.dist._parse_args(**mended)
         self._shapes, self._loc, self._scale = shapes, loc, scale
+        self.underflows = _takes_logs(frozen.dist) and name not in _LOGS
         with np.errstate(invalid="ignore"):
             self.low, self.high = (np.broadcast_to(np.asarray(x, float), self.batch_shape) for x in frozen.support())
         self.corners = None if corners is None else np.broadcast_to(corners, (1, *self.batch_shape))
@@ -186,7 +206,11 @@ class ScipyLaw(Law):
                 return np.where(possible, self.log_mass(np.where(possible, x, self.low)), -math.inf)
             if self.frozen.dist.name in _LOGS:  # which SciPy takes of a density that has underflown
                 return _LOGS[self.frozen.dist.name]((x - self._loc) / self._scale, *self._shapes) - np.log(self._scale)
-            return self.frozen.logpmf(x) if self.discrete else self.frozen.logpdf(x)
+            value = self.frozen.logpmf(x) if self.discrete else self.frozen.logpdf(x)
+            if self.frozen.dist.name in _VAST_LOGS:
+                y = (x - self._loc) / self._scale
+                value = np.where((np.abs(y) > _VAST) & (value == -math.inf), _VAST_LOGS[self.frozen.dist.name](y, *self._shapes), value)
+            return value
 
     def quantile(self, u: Array) -> Array:
         return self._at(self.frozen.ppf, u)
@@ -327,6 +351,23 @@ class NormalVectorLaw(Law):
         # All points of one batch element are solved for at once.
         z = np.linalg.solve(lower, np.moveaxis(np.broadcast_to(delta, (len(x), *lower.shape[:-1])), 0, -1))
         return np.moveaxis(-0.5 * (z * z).sum(-2), -1, 0) - self._log_det - 0.5 * x.shape[-1] * math.log(2.0 * math.pi)
+
+
+def _takes_logs(dist: Any) -> bool:
+    """SciPy has no log-density of its own for it, and the density is 0 by underflow alone."""
+    from scipy.stats import rv_continuous, rv_discrete, rv_histogram
+
+    if isinstance(dist, rv_discrete):
+        return type(dist)._logpmf is rv_discrete._logpmf and type(dist)._pmf is not rv_discrete._pmf and not hasattr(dist, "xk")
+    return isinstance(dist, rv_continuous) and not isinstance(dist, rv_histogram) and type(dist)._logpdf is rv_continuous._logpdf
+
+
+def seen(q: Law, x: Array, log_p: Array, log_q: Array) -> Array:
+    """Q's log-density, NaN where it underflows inside Q's support: how small it is is not known. Where P, too, is next to 0, as P's."""
+    if not q.underflows:
+        return log_q
+    lost = np.isneginf(log_q) & (x > q.low) & (x <= q.high)
+    return np.where(lost, np.where(log_p > _NEXT_TO_0, math.nan, log_p), log_q)
 
 
 def mass_inside(p: Law, q: Law, shape: tuple[int, ...]) -> Array:

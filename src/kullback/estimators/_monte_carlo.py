@@ -15,7 +15,7 @@ import numpy as np
 
 from .._distributions.adapters import name_of
 from ._estimate import Estimate
-from ._law import Law, law_of, mass_inside, numpy_source
+from ._law import Law, law_of, mass_inside, numpy_source, seen
 from ._terms import EPSILON, phi_of
 
 Array = Any
@@ -23,6 +23,7 @@ KINDS = ("k1", "k2", "k3")
 VARIATES = (None, "control", "antithetic", "quasi")
 _BLOCK = 1 << 18  # numbers at a time
 _LARGEST_SHARE = 0.02
+_MOST_ERRORS = 5.0
 _REPLICATES = 32  # independent scrambles of a quasi-random sequence
 
 
@@ -160,7 +161,9 @@ class _Moments:
         if offset is not None:
             # Where a single sample makes up much of the control's variance it has none to speak of (a ratio with heavy tails): its sample
             # mean is then off by more than any error bar says, and the control does harm.
+            # Nor where that mean is far from the true one: what Q has where no sample of P came is then missing in it.
             steady = self.largest**2 <= _LARGEST_SHARE * self.square[1, 1]
+            steady &= (self.mean[1] - offset) ** 2 * self.count**2 <= _MOST_ERRORS**2 * self.square[1, 1]
             usable = steady & (self.square[1, 1] > 0.0) & np.isfinite(self.square[1, 1]) & np.isfinite(self.square[0, 1])
             slope = np.where(usable, self.square[0, 1] / np.where(usable, self.square[1, 1], 1.0), 0.0)
             value = value - np.where(usable, slope * (np.where(usable, self.mean[1], 0.0) - offset), 0.0)
@@ -189,8 +192,9 @@ def run(
     while drawn < n:
         size = block if variates == "quasi" else min(block, n - drawn)
         x = _with_axes(draw(size), p, len(shape))
-        log_p, log_q = p.log_prob(x, p), q.log_prob(x, p)
         host = p.numpy(x)
+        log_p, log_q = p.log_prob(x, p), q.log_prob(x, p)
+        log_q = seen(q, host, log_p, log_q)
         if drawn == 0:
             merged |= _merged(p, host, shape)
         with np.errstate(invalid="ignore", over="ignore"):

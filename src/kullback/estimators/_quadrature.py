@@ -13,7 +13,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from ._law import Law, mass_inside
+from ._law import Law, mass_inside, seen
 from ._terms import EPSILON, terms
 
 Array = Any
@@ -94,7 +94,7 @@ def integrate_kl(p: Law, q: Law, shape: tuple[int, ...], tol: float, budget: int
     size = max(1, math.prod(shape))
     low, high, q_low, q_high = (np.broadcast_to(x, shape).reshape(size) for x in (p.low, p.high, q.low, q.high))
     cuts, middle = _cuts(p, q, shape, low, high)
-    infinite = _exceeds(p, q, shape, cuts, low, high, q_low, q_high)
+    infinite = _exceeds(p, q, shape, cuts, middle, low, high, q_low, q_high)
     pieces = _first_pieces(cuts, middle, low, high)
     inside = mass_inside(p, q, shape).reshape(size)
     integrals, errors = _evaluate(p, q, pieces, shape)
@@ -111,7 +111,8 @@ def integrate_kl(p: Law, q: Law, shape: tuple[int, ...], tol: float, budget: int
         own = np.where(by_gap, errors[3] + errors[1], errors[2]) + errors[0] * weight
         # What rounding spoils is not mended by more nodes.
         floor = np.where(by_gap, integrals[5], integrals[4]) + 50.0 * EPSILON * np.abs(np.where(by_gap, integrals[3], integrals[2]))
-        floor = np.maximum(floor, (50.0 * EPSILON * integrals[0] + integrals[4]) * weight)
+        with np.errstate(over="ignore"):
+            floor = np.maximum(floor, (50.0 * EPSILON * integrals[0] + integrals[4]) * weight)
         count = np.bincount(pieces.owner, minlength=size)
         quadrature = np.bincount(pieces.owner, own, size)
         open_ = (quadrature > 0.5 * target) & np.isfinite(value) & ~infinite
@@ -166,7 +167,8 @@ def _evaluate(p: Law, q: Law, pieces: _Pieces, shape: tuple[int, ...]) -> tuple[
     grid[:] = x[order[np.minimum(first, len(order) - 1)], 10]
     grid[row, :, owner] = x[order]
     points = grid.reshape(rows * 21, *shape)
-    log_p, log_q = (np.broadcast_to(law.log_prob(points), points.shape).reshape(rows, 21, size)[row, :, owner] for law in (p, q))
+    log_p, log_q = (np.broadcast_to(law.log_prob(points), points.shape) for law in (p, q))
+    log_p, log_q = (logs.reshape(rows, 21, size)[row, :, owner] for logs in (log_p, seen(q, points, log_p, log_q)))
     sizes = np.broadcast_to(p.magnitude(points) + q.magnitude(points), points.shape).reshape(rows, 21, size)[row, :, owner]
     back = np.empty_like(order)
     back[order] = np.arange(len(order))
@@ -347,10 +349,16 @@ def _log_p(p: Law, x: Array, shape: tuple[int, ...]) -> Array:
     return np.broadcast_to(p.log_prob(points), points.shape).reshape(len(x), -1)
 
 
-def _exceeds(p: Law, q: Law, shape: tuple[int, ...], cuts: Array, low: Array, high: Array, q_low: Array, q_high: Array) -> Array:
+def _exceeds(
+    p: Law, q: Law, shape: tuple[int, ...], cuts: Array, middle: Array, low: Array, high: Array, q_low: Array, q_high: Array
+) -> Array:
     """Is KL infinite: has P mass where Q has none, or tails under which the integral diverges?"""
     bulk = np.maximum(cuts[-1] - cuts[0], np.finfo(float).tiny)
     infinite = np.zeros(cuts.shape[1], bool)
+    # Logs of two distances from the middle of P, in its tails; not so far out that squares overflow, unless P itself is there.
+    with np.errstate(divide="ignore"):
+        inner = np.log(np.median(np.abs(cuts - middle), axis=0))
+    far = np.minimum(np.log(bulk) + 80.0, np.maximum(322.0, inner + 100.0))
     for end, q_end, cut, sign in ((low, q_low, cuts[0], -1.0), (high, q_high, cuts[-1], 1.0)):
         with np.errstate(invalid="ignore", over="ignore", divide="ignore"):
             gap = (end - q_end) * sign > 0.0
@@ -363,9 +371,9 @@ def _exceeds(p: Law, q: Law, shape: tuple[int, ...], cuts: Array, low: Array, hi
             closed = np.isfinite(end)
             near = np.where(closed & (end != 0.0), 10.0, 40.0)
             sizes, ratios = [], []
-            for t in (near, 2.0 * near):
-                x = np.where(closed, end + (cut - end) * np.exp(-t), cut + sign * bulk * np.exp(t))[None]
-                stretch = np.where(closed, np.log(np.abs(cut - end)) - t, np.log(bulk) + t)
+            for t, away in ((near, far - 40.0), (2.0 * near, far)):
+                x = np.where(closed, end + (cut - end) * np.exp(-t), middle + sign * np.exp(away))[None]
+                stretch = np.where(closed, np.log(np.abs(cut - end)) - t, away)
                 log_p, log_q = _log_p(p, x, shape)[0], _log_p(q, x, shape)[0]
                 ratios.append(np.log(np.abs(log_p - log_q)))
                 size = log_p + ratios[-1] + stretch

@@ -61,9 +61,9 @@ _PLACED: dict[str, Callable[..., Record]] = {
     "logistic": lambda loc, scale: Logistic(loc, scale),
     "moyal": lambda loc, scale: Moyal(loc, scale),
     "gennorm": lambda beta, loc, scale: GeneralizedNormal(loc, scale, beta),
-    "uniform": lambda loc, scale: Uniform(loc, np.add(loc, scale)),
-    "truncnorm": lambda a, b, loc, scale: TruncatedNormal(
-        loc, scale, np.add(loc, np.multiply(a, scale)), np.add(loc, np.multiply(b, scale))
+    "uniform": lambda loc, scale: _between(lambda at: Uniform(at, np.add(at, scale)), loc, scale),
+    "truncnorm": lambda a, b, loc, scale: _between(
+        lambda at: TruncatedNormal(at, scale, np.add(at, np.multiply(a, scale)), np.add(at, np.multiply(b, scale))), loc, scale
     ),
 }
 _SHIFTED: dict[str, Callable[..., Record]] = {
@@ -96,6 +96,12 @@ _STANDARD: dict[str, Callable[..., Record]] = {
     # SciPy counts failures before n successes of probability p.
     "nbinom": lambda n, p: NegativeBinomial(n, np.subtract(1.0, p)),
 }
+
+
+def _between(made: Callable[[Any], Record], loc: Any, scale: Any) -> Record:
+    """Made at `loc`, unless the ends of an interval would lose digits there: then made at 0, and shifted."""
+    lost = np.abs(np.subtract(np.subtract(np.add(loc, scale), loc), scale)) > 1e-12 * np.abs(scale)
+    return Shifted(made(np.zeros_like(np.asarray(loc, float))), loc) if np.any(lost) else made(loc)
 
 
 def univariate(d: Any) -> Record:
