@@ -186,6 +186,7 @@ def run(
     block = int(np.clip(_BLOCK // numbers, 64, 1 << 17))
     if variates == "quasi":
         block = 1 << int(np.clip(np.log2(max(n / _REPLICATES, 16)), 4, np.log2(block)))
+    low, high = np.full(shape, math.inf), np.full(shape, -math.inf)
     moments, hit, merged, rounding = _Moments(shape), np.zeros(shape, bool), np.zeros(shape, bool), np.zeros(shape)
     drawn = 0
     value, error, used = np.full(shape, math.nan), np.full(shape, math.inf), np.zeros(shape, bool)
@@ -207,6 +208,7 @@ def run(
             hit |= lost.any(0)
             d = np.where(lost, 0.0, d)
             terms = -d if kind == "k1" else 0.5 * d * d if kind == "k2" else phi_of(d)
+            low, high = np.minimum(low, terms.min(0)), np.maximum(high, terms.max(0))
             values = np.stack([terms, np.expm1(d) if control else terms * 0.0])
             if quiet:
                 pairs = 2 if variates == "antithetic" else len(d)
@@ -218,6 +220,10 @@ def run(
             report(drawn, n)
         if enough is not None and moments.count >= (8 if quiet else 100) and enough(value, error):
             break
+    if p.discrete:
+        # A count that one sample in n would be is as likely seen as not: samples of few others agree better than they know.
+        with np.errstate(invalid="ignore"):
+            error = np.maximum(error, (1.0 + high - low) / drawn)
     # Log-densities are rounded at ε times the numbers they are made of, alike in all samples.
     value, error = np.where(hit, math.inf, value), np.where(hit, 0.0, error + 4.0 * EPSILON * rounding / drawn)
     value, error = (np.where(merged, math.nan, x) for x in (value, error))
