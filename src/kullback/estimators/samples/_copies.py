@@ -18,7 +18,11 @@ _Index = np.ndarray[Any, np.dtype[np.intp]]
 
 
 class Copies(NamedTuple):
-    """Samples without the rows that they repeat; which rows of x these are; how many are left out; and which rows of x are which of y."""
+    """Both samples without their repeated rows.
+
+    `rows` are the rows of x that are left, and `repeated` counts those left out of x and of y. Row `in_x[i]` of x is a copy of row `in_y[i]`
+    of y.
+    """
 
     x: Points
     y: Points
@@ -30,7 +34,7 @@ class Copies(NamedTuple):
     @property
     def note(self) -> str:
         """For `Estimate.method`."""
-        shared = f"; {len(self.in_x)} rows are in both samples, and are not counted as their own neighbours" if len(self.in_x) else ""
+        shared = f"; {len(self.in_x)} rows are in both samples, and are not compared with their copies" if len(self.in_x) else ""
         parts = [f"; {count} repeated rows of {name} are left out" for name, count in zip("xy", self.repeated) if count]
         return shared + "".join(parts)
 
@@ -38,9 +42,9 @@ class Copies(NamedTuple):
 def find_copies(x: Points, y: Points) -> Copies:
     """Tell copies from the equal rows that rounding and atoms produce.
 
-    Rounding and atoms join x and y in at most half of the pairs of equal rows: each of t equal rows comes from x with the same
-    probability f, and 2 f (1 - f) ≤ 1/2. If more pairs join them, rows were copied from one sample to the other. If nearly no pair does,
-    rows were repeated within a sample, as in a bootstrap, unless rounding explains the pairs.
+    After rounding, each of t equal rows comes from x with the same probability f. A pair of them then joins x and y with probability
+    2 f (1 - f) ≤ 1/2. Rows were copied from one sample to the other if more than half of the pairs do. Rows were repeated within a sample,
+    as in a bootstrap, if nearly no pair does and rounding does not explain the pairs.
     """
     none = np.zeros(0, np.intp)
     n = len(x)
@@ -80,7 +84,7 @@ def _codes(x: Points, y: Points) -> tuple[_Index, Any]:
     """The number of the distinct row that each row is, and how often x and y have it."""
     both = np.concatenate([x, y])
     codes = np.arange(len(both))
-    # Rows that are equal are equal in their first entries: only those are compared whole.
+    # Equal rows have equal first entries. Only rows with such entries are compared whole.
     order = np.argsort(both[:, 0], kind="stable")
     same = np.diff(both[order, 0]) == 0.0
     rows = np.sort(order[np.concatenate([same, [False]]) | np.concatenate([[False], same])])
@@ -92,7 +96,7 @@ def _codes(x: Points, y: Points) -> tuple[_Index, Any]:
 
 
 def _pairs_by_rounding(points: Points) -> float:
-    """Pairs of rows that rounding alone makes equal, at most: those of the column with the smallest steps, if it has steps."""
+    """How many pairs of rows rounding alone makes equal at most, by the column with the smallest steps. 0 if a column is not rounded."""
     found = math.inf
     for column in points.T:
         values = np.unique(column)
