@@ -20,7 +20,7 @@ _Index = np.ndarray[Any, np.dtype[np.intp]]
 class Copies(NamedTuple):
     """Both samples without their repeated rows.
 
-    `rows` are the rows of x that are left, and `repeated` counts those left out of x and of y. Row `in_x[i]` of x is a copy of row `in_y[i]`
+    `rows` are the rows of x that are left. `repeated` counts the rows left out of x and of y. Row `in_x[i]` of x is a copy of `in_y[i]`
     of y.
     """
 
