@@ -389,3 +389,224 @@ def test_no_closed_form_says_what_to_do():
         kb.kl(own.Normal(0.0, 1.0), own.Cauchy(0.0, 1.0))
     with pytest.raises(kb.NoClosedForm, match=r"KL\(StudentT‖Normal\).*method='auto'"):
         kb.kl(td.StudentT(3.0), td.Normal(0.0, 1.0))
+
+
+# --- parameters that make no distribution, and places where floats are too far apart ----------------------------------------------------
+
+NAN, INF = math.nan, math.inf
+
+
+@pytest.mark.parametrize(
+    ("bad", "named"),
+    [
+        (scipy.stats.norm(NAN, 1.0), "loc=nan"), (scipy.stats.norm(INF, 1.0), "loc=inf"), (scipy.stats.norm(0.0, 0.0), "scale=0"),
+        (scipy.stats.uniform(0.0, 0.0), "scale=0"), (scipy.stats.t(NAN), "df=nan"), (scipy.stats.gamma(-1.0), "a=-1"),
+        (own.Cauchy(NAN, 1.0), "loc=nan"), (own.Kumaraswamy(NAN, 1.0), "concentration1=nan"),
+        (own.Cauchy([NAN, 0.0], [1.0, 0.0]), "loc=nan"),
+    ],
+)  # fmt: skip
+def test_parameters_that_make_no_distribution_give_nan_and_are_named(bad, named):
+    """A regression: P's mass was not seen, and the answer was 0 ± 2."""
+    for p, q, side in ((bad, scipy.stats.t(3), "p: "), (scipy.stats.t(3), bad, "q: ")):
+        for found in (auto(p, q), kb.estimators.monte_carlo(p, q, rng=0, n=200)):
+            assert np.isnan(found.value).all()
+            assert np.isnan(found.error).all()
+            assert side in found.method
+            assert named in found.method
+
+
+def test_counts_and_weights_that_make_no_distribution_give_nan():
+    """A regression: SciPy's sentence about a `scale` that no count has, or Monte Carlo of NaN."""
+    for bad, named in ((scipy.stats.poisson(NAN), "rate=nan"), (own.Poisson(-1.0), "rate=-1"), (scipy.stats.randint(3, 3), "high=3"),
+                       (scipy.stats.poisson(INF), "mu=inf"), (own.Categorical([0.0, 0.0]), "weights"),
+                       (numpyro.ZeroInflatedPoisson(NAN, 2.0, validate_args=False), "gate=nan")):  # fmt: skip
+        for p, q in ((bad, scipy.stats.nbinom(3, 0.4)), (scipy.stats.nbinom(3, 0.4), bad)):
+            found = auto(p, q)
+            assert np.isnan(found.value)
+            assert named in found.method
+
+
+def test_objects_with_nan_of_every_library_and_mixtures_of_them():
+    nan = torch.tensor(NAN)
+    weights, parts = torch.tensor([0.5, 0.5]), td.Normal(torch.tensor([0.0, NAN]), 1.0, validate_args=False)
+    for p, q in (
+        (td.Normal(nan, 1.0, validate_args=False), td.StudentT(3.0)),
+        (td.MixtureSameFamily(td.Categorical(weights), parts, validate_args=False), td.Normal(0.0, 1.0)),
+        (td.TransformedDistribution(td.StudentT(3.0), [td.AffineTransform(nan, 1.0)]), td.Normal(0.0, 1.0)),
+        (td.Independent(td.Normal(torch.tensor([0.0, NAN]), 1.0, validate_args=False), 1), td.Independent(td.StudentT(torch.ones(2)), 1)),
+        (numpyro.Normal(NAN, 1.0, validate_args=False), numpyro.StudentT(3.0)),
+        (tfp.distributions.Normal(NAN, 1.0), tfp.distributions.StudentT(3.0, 0.0, 1.0)),
+        (tfp_jax.distributions.Normal(NAN, 1.0), tfp_jax.distributions.StudentT(3.0, 0.0, 1.0)),
+        (distrax.Normal(NAN, 1.0), scipy.stats.t(3)),
+    ):
+        found = auto(p, q, budget=1000)
+        assert np.isnan(found.value), p
+        assert np.isnan(found.error), p
+    # A component without weight may be anything.
+    none = td.MixtureSameFamily(td.Categorical(torch.tensor([1.0, 0.0])), parts, validate_args=False)
+    assert auto(none, td.Normal(0.0, 1.0)).value == pytest.approx(0.0, abs=1e-15)
+
+
+def test_an_invalid_element_does_not_spoil_its_batch():
+    """A regression: 0 ± 2 for the element, or SciPy's refusal of the whole batch."""
+    found = auto(scipy.stats.norm([0.0, NAN, 1.0], 1.0), scipy.stats.t(3))
+    alone = [auto(scipy.stats.norm(m, 1.0), scipy.stats.t(3)).value for m in (0.0, 1.0)]
+    np.testing.assert_array_equal(found.value, [alone[0], NAN, alone[1]])
+    assert "loc=nan, scale=1) (batch element 1)" in found.method
+    found = auto(own.Poisson([2.0, NAN]), own.Geometric(0.2))
+    assert found.value[0] == auto(own.Poisson(2.0), own.Geometric(0.2)).value
+    assert np.isnan(found.value[1])
+    found = auto(td.Normal(torch.tensor([NAN, 0.0]), 1.0, validate_args=False), td.Normal(0.0, 2.0))
+    assert np.isnan(found.value[0])
+    assert found.value[1] == float(td.kl_divergence(td.Normal(0.0, 1.0), td.Normal(0.0, 2.0)))
+
+
+def test_infinite_parameters_that_are_limits():
+    """A regression: an error bar of NaN for t with df = inf, which is the normal distribution."""
+    holds(auto(scipy.stats.t(INF), scipy.stats.t(3)), integral(normal(0, 1), student(3), LINE), "quadrature")
+
+
+@pytest.mark.parametrize(("place", "scale"), [(1e20, 1.0), (1e17, 1.0), (-1e10, 1.0), (1.0, 1e-20), (1e300, 1e290), (1e6, 1e-12)])
+def test_places_that_floats_do_not_resolve(place, scale):
+    """A regression: at 1e20 all points of P were one float, and the answer 0.08195 ± 7e-17."""
+    holds(auto(scipy.stats.norm(place, scale), scipy.stats.t(3, place, scale)), integral(normal(0, 1), student(3), LINE), "quadrature")
+    truth = integral(normal(0, 1), student(1), LINE)
+    found = auto(own.Normal([place, 0.0], [scale, 1.0]), own.Cauchy([place, 0.0], [scale, 1.0]))
+    assert np.all(np.abs(found.value - float(truth)) <= found.error)
+    assert np.all(found.error <= 1e-10)
+    parts = [td.Normal(torch.tensor([a, a], dtype=torch.float64), torch.tensor([b, b], dtype=torch.float64))
+             for a, b in ((place, scale), (place, 2.0 * scale))]  # fmt: skip
+    mixed = [td.MixtureSameFamily(td.Categorical(torch.tensor([0.25, 0.75])), part) for part in parts]
+    holds(auto(*mixed), mp.log(2) + mp.mpf(1) / 8 - mp.mpf(1) / 2, "quadrature")
+
+
+def test_scales_of_one_law_beside_the_place_of_another():
+    """A regression: 78.51 ± 7e-14. KL = ∫ p log p + log π + E log(1 + x²), and x is 1e17 to 17 digits."""
+    truth = -mp.log(2 * mp.pi * mp.e) / 2 + mp.log(mp.pi) + 2 * mp.log(mp.mpf(10) ** 17)
+    holds(auto(scipy.stats.norm(1e17, 1.0), scipy.stats.t(1)), truth, "quadrature")
+    # Uniform on 64 numbers beyond 1e17: a crash of NumPy's, where no node was left.
+    truth = integral(lambda x: mp.mpf(0), student(3), [0, 0.25, 0.5, 1])
+    holds(auto(scipy.stats.uniform(1e17, 64.0), scipy.stats.t(3, 1e17, 64.0)), truth, "quadrature")
+
+
+def test_what_cannot_be_shifted_has_a_wide_error_or_none():
+    """Regressions: error bars of 1e-11 and less around wrong numbers, from points that floats had merged."""
+    places, scales = torch.tensor([0.0, 1e20]).double(), (torch.tensor([1.0, s]).double() for s in (2.0, 3.0))
+    mixed = [td.MixtureSameFamily(td.Categorical(torch.tensor([0.25, 0.75]).double()), td.Normal(places, s)) for s in scales]
+    found, truth = auto(*mixed, budget=2000), 0.75 * (math.log(1.5) + (4 / 9 - 1) / 2)
+    assert abs(found.value - truth) <= found.error
+    shifted = [td.TransformedDistribution(td.StudentT(torch.tensor(3.0).double()), [td.AffineTransform(torch.tensor(loc).double(), 1.0)])
+               for loc in (1e20, 1e10)]  # fmt: skip
+    for p, loc in zip(shifted, (1e20, 1e10)):
+        found = auto(p, td.Normal(torch.tensor(loc).double(), 1.0), budget=2000)
+        assert not abs(found.value - 0.6454609613413) > 4.0 * found.error  # four standard errors, or a bound
+    assert np.isnan(auto(shifted[0], td.Normal(torch.tensor(1e20).double(), 1.0), budget=2000).value)
+    found = auto(scipy.stats.randint(10**17, 10**17 + 10), scipy.stats.binom(20, 0.5, 10**17), budget=1000)
+    assert np.isnan(found.value)
+    assert "too far apart" in found.method
+
+
+@pytest.mark.parametrize("mean", [1e12, 1e18])
+def test_counts_of_large_means_admit_the_rounding_of_their_terms(mean):
+    """A regression: -517 ± 64, where log Γ of 1e18 is rounded at 4096. Both laws have mean n; by normal limits KL is ½ (log 2 - ½)."""
+    for estimate in (auto, lambda p, q, budget: kb.estimators.monte_carlo(p, q, n=budget, rng=0)):
+        found = estimate(own.Poisson(mean), own.NegativeBinomial(mean, 0.5), budget=100_000)
+        assert abs(found.value - 0.5 * (math.log(2) - 0.5)) <= 4.0 * found.error
+
+
+def test_samples_at_the_end_of_the_support_are_not_proof_of_infinity():
+    """A regression: samples of Gamma(1e-3) underflow to 0, where its density is infinite, and KL was said to be inf."""
+    found = kb.estimators.monte_carlo(scipy.stats.gamma(1e-3), scipy.stats.expon(), n=1000, rng=0)
+    assert np.isnan(found.value)
+
+
+def test_empty_batches():
+    """A regression: NumPy's "cannot reshape array of size 0"."""
+    none = torch.zeros(0)
+    for p, q in ((td.Normal(none, 1.0), td.StudentT(3.0)), (own.Poisson(np.zeros(0)), own.Geometric(0.5)),
+                 (td.MixtureSameFamily(td.Categorical(torch.ones(0, 2)), td.Normal(torch.zeros(0, 2), 1.0)), td.Normal(0.0, 1.0)),
+                 (scipy.stats.norm(np.zeros((2, 0))), scipy.stats.t(3))):  # fmt: skip
+        for found in (auto(p, q), kb.estimators.monte_carlo(p, q)):
+            assert np.shape(found.value) in ((0,), (2, 0))
+            assert np.shape(found.error) == np.shape(found.value)
+
+
+def test_singular_matrices_are_refused():
+    """A regression: LinAlgError, or a density in a subspace taken for one of the whole space (-0.157 for a KL of inf)."""
+    ones = [[1.0, 1.0], [1.0, 1.0]]
+    plain, flat = scipy.stats.multivariate_normal([0, 0]), scipy.stats.multivariate_normal([0, 0], ones, allow_singular=True)
+    flat_t = scipy.stats.multivariate_t([0, 0], ones, allow_singular=True)
+    for p, q in ((flat, plain), (plain, flat), (plain, flat_t), (flat_t, plain), (flat, scipy.stats.multivariate_t([0, 0]))):
+        with pytest.raises(ValueError, match=r"singular matrix \(rank 1 of 2\): it has no density; drop the coordinates"):
+            auto(p, q)
+    for p in (flat, own.MultivariateNormalCovariance([0.0, 0.0], ones)):
+        with pytest.raises(ValueError, match=r"singular .*no density"):
+            kb.kl(p, plain)
+    found = auto(own.MultivariateNormal([0.0, 0.0], [[1.0, 0.0], [1.0, 0.0]]), scipy.stats.multivariate_t([0, 0]))
+    assert np.isnan(found.value)
+    assert "singular" in found.method
+
+
+def test_tails_beyond_the_squares_that_floats_hold():
+    """Regressions: 1.7e288 ± 4.8e288 for an infinite KL, and inf for a finite one, where SciPy's own squares overflow."""
+    for p, q in ((scipy.stats.t(0.0721), scipy.stats.norm()), (scipy.stats.t(0.357), scipy.stats.logistic())):
+        assert auto(p, q, budget=20_000).value == INF
+    p, q = scipy.stats.cauchy(), scipy.stats.t(0.0625, 1.5, 0.125)
+    log = student(mp.mpf(1) / 16)
+
+    def term(u):
+        x = 1.5 + mp.sinh(u) / 64
+        a = -mp.log(mp.pi) - mp.log1p(x * x)
+        return mp.exp(a) * (a - log((x - 1.5) * 8) - mp.log(8)) * mp.cosh(u) / 64
+
+    with mp.workdps(25):
+        truth = mp.quad(term, [-160, -80, *range(-40, 41, 4), 80, 160])
+    holds(auto(p, q), truth, "quadrature", 1e-7)
+
+
+def test_shifted_laws_and_laws_of_the_whole_line():
+    """A regression, also without method="auto": inf, as if the normal distribution started at 0."""
+    for p, truth in ((scipy.stats.halfnorm(-3.0), mp.log(2)), (scipy.stats.expon(-3.0), mp.log(2 * mp.pi) / 2)):
+        found = auto(p, scipy.stats.norm(-3.0))  # the half-normal: log 2; the exponential: -1 + ½ log 2π + ½ E z², E z² = 2
+        holds(found, truth, "quadrature")
+        with pytest.raises(kb.NoClosedForm):
+            kb.kl(p, scipy.stats.norm(-3.0))
+    holds(auto(scipy.stats.uniform(5.0, 1.0), scipy.stats.expon(1.0)), mp.mpf("4.5"), "quadrature")
+    assert kb.kl(scipy.stats.gamma(2.0, -1.0), scipy.stats.expon(-0.5)) == INF
+    # Ends that round to others: 4e-8 off in the closed form.
+    p, q = scipy.stats.uniform(-3.0, 1e-10), scipy.stats.gumbel_r(-3.0, 1e-11)
+    ratio = mp.mpf(1e-10) / mp.mpf(1e-11)
+    truth = integral(lambda x: mp.mpf(0), lambda x: -ratio * x - mp.exp(-ratio * x) + mp.log(ratio), [0, 0.1, 0.5, 1])
+    holds(auto(p, q), truth, "quadrature")
+
+
+def test_samples_that_miss_mass_of_q_are_no_control():
+    """A regression: 0.46653164829288 ± 1.5e-14 for 0.4706, where no sample came from 2 and beyond, and Q has 0.14 there."""
+    p, q, ratio = scipy.stats.planck(6.770434442790068), scipy.stats.geom(0.6197606497277055, -1), mp.exp(mp.mpf(-6.770434442790068))
+    mean = ratio / (1 - ratio)
+    truth = mp.log(1 - ratio) + mean * mp.log(ratio) - mp.log(mp.mpf(0.6197606497277055)) - mean * mp.log1p(-mp.mpf(0.6197606497277055))
+    for found in (auto(p, q, budget=200_000), kb.estimators.monte_carlo(p, q, n=200_000, rng=0)):
+        assert abs(found.value - truth) <= 4.0 * found.error
+    # With counts of 0 and 1 alone the control explains everything: 0.001801099658 ± 4e-12, and 2 and beyond are missing.
+    p, rate, q = own.Poisson(1.0 / 1024.0), mp.mpf(1) / 1024, scipy.stats.planck(8.5)
+    truth = mp.fsum(
+        mp.exp(a) * (a - mp.log(-mp.expm1(-8.5)) + mp.mpf("8.5") * k)
+        for k in range(12)
+        for a in [densities.DENSITIES["Poisson"].log(k, rate)]
+    )
+    found = auto(p, q, budget=200_000)
+    assert abs(found.value - truth) <= 4.0 * found.error
+
+
+def test_masses_that_underflow_are_no_zeros():
+    """A regression: inf, where SciPy's mass of Q is 0 at 800 by underflow; and a number, where Q ends and samples of P never get there."""
+    assert np.isnan(auto(scipy.stats.geom(0.01, -1), scipy.stats.planck(3.0), budget=20_000).value)
+    assert auto(scipy.stats.planck(4.7), scipy.stats.randint(0, 3), budget=1000).value == INF
+
+
+def test_bounds_of_sums_admit_the_rounding_of_the_weights():
+    """A regression: 2e-12 off with ± 8.3e-13. An error in log p counts as often as log(p/q) is large."""
+    n, p, g = 58, 0.6137785589494178, 0.9586427498014036
+    a, b = densities.DENSITIES["Binomial"], densities.DENSITIES["Geometric"]
+    logs = [(a.log(k, mp.mpf(n), mp.mpf(p)), b.log(k, mp.mpf(g))) for k in range(n + 1)]
+    holds(auto(own.Binomial(float(n), p), own.Geometric(g)), mp.fsum(mp.exp(x) * (x - y) for x, y in logs), "sum")

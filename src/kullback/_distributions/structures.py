@@ -27,6 +27,8 @@ from .families import (
 )
 
 KL = Callable[[Record, Record], Array]
+# Supports that start at 0 (`Record.support`).
+_FROM_0 = ("positive", "unit", "counts", "trials", "binary")
 STRUCTURES = (Independent, Masked, Repeated, Expanded, Product, Transformed, Shifted)
 
 
@@ -118,14 +120,21 @@ def _as_vectors(x: Any, axes: int) -> Any:
 
 
 def _shifted(kl: KL, p: Any, q: Any) -> Array | None:
-    """Of one shift, that of the bases. P starting below Q: inf. Else there is no closed form: None, or NaN where one may not look."""
+    """The KL of the bases, if they are shifted alike. It is inf if both have supports that start at 0 and P is shifted to start below Q.
+
+    Other shifts have no closed form: None, or NaN where one may not look.
+    """
     shifts = [x.loc if isinstance(x, Shifted) else 0.0 for x in (p, q)]
-    value = kl(*(x.base if isinstance(x, Shifted) else x for x in (p, q)))
+    bases = [x.base if isinstance(x, Shifted) else x for x in (p, q)]
+    value = kl(*bases)
+    below = math.inf if all(base.support in _FROM_0 for base in bases) else math.nan
     ops = common_ops([("p", value), ("p.loc", shifts[0]), ("q.loc", shifts[1])])
     value, first, second = float_arrays(ops, [("p", value), ("p.loc", shifts[0]), ("q.loc", shifts[1])])
-    if ops.may_look(first) and ops.may_look(second) and (ops.to_numpy(first) > ops.to_numpy(second)).any():
-        return None
-    result = ops.where(first == second, value, ops.where(first < second, value * 0.0 + math.inf, math.nan))
+    if ops.may_look(first) and ops.may_look(second):
+        above = ops.to_numpy(first) > ops.to_numpy(second)
+        if above.any() or (math.isnan(below) and (ops.to_numpy(first) < ops.to_numpy(second)).any()):
+            return None
+    result = ops.where(first == second, value, ops.where(first < second, value * 0.0 + below, math.nan))
     return result[()] if ops.name == "NumPy" else result
 
 

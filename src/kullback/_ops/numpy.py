@@ -163,7 +163,13 @@ def transpose(x: Any) -> Any:
 
 
 def cholesky(x: Any) -> Any:
-    return np.linalg.cholesky(x)
+    try:
+        return np.linalg.cholesky(x)
+    except np.linalg.LinAlgError:
+        raise ValueError(
+            "a covariance, precision or scale matrix is singular or not positive definite: its distribution has no density; "
+            "drop the coordinates that the others determine"
+        ) from None
 
 
 def from_host(x: Any) -> Any:

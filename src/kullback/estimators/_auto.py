@@ -6,6 +6,7 @@ A closed form; else a sum with a proven bound (counts); else quadrature (the rea
 from __future__ import annotations
 
 import dataclasses
+import math
 from typing import Any
 
 import numpy as np
@@ -17,9 +18,9 @@ from ._compound import IndependentLaw
 from ._estimate import Estimate
 from ._law import Law, host_numbers, law_of
 from ._mixtures import bounds
-from ._monte_carlo import common_shape, plain, run
+from ._monte_carlo import common_shape, invalid_elements, plain, run, unknown, without
 from ._quadrature import can_integrate, integrate_kl
-from ._summation import can_sum, sum_kl
+from ._summation import can_sum, exceeds, sum_kl
 
 Array = Any
 # What closed forms hold to, relative (docs/numerics.md).
@@ -29,6 +30,8 @@ _NUMBERS = 10_000_000  # terms or nodes
 _SAMPLES = 1_000_000
 # A quadrature worse than this is compared with Monte Carlo.
 _POOR = 1e-3
+# A law that lies more scales than this from 0 is shifted.
+_FAR = 1024.0
 
 
 def auto_kl(p: Any, q: Any, *, tol: float | None, budget: int | None, rng: Any) -> Estimate:
@@ -81,26 +84,50 @@ def _numeric(p: Any, q: Any, tol: float | None, budget: int | None, rng: Any) ->
     except TypeError as error:
         raise NoClosedForm(f"KL({name_of(p)}‖{name_of(q)}) can be neither computed nor estimated: {error}") from None
     shape = common_shape(first, second, name_of(p), name_of(q))
+    invalid, flaw = invalid_elements(first, second, shape)
+    if invalid.all():
+        return unknown(shape, flaw)
     found = _by_axis(first, second, tol, budget)
     if found is None:
         found = _one_dimensional(first, second, shape, tol, budget)
-    if found is None or _is_poor(found):
-        # Drawn by their own library, on their own device.
-        native = [law_of(x, native=True) for x in (p, q)]
+    poor = ~invalid & (True if found is None else _poor(found))
+    if found is None or poor.any():
+        # Drawn by their own library, on their own device, where all of its parameters are valid.
+        native = [law_of(x, native=not invalid.any()) for x in (p, q)]
         sampled = _sampled(native[0], native[1], shape, tol, budget, rng)
-        if found is None or np.max(sampled.stderr) < np.max(found.bound):
-            found = sampled
+        if first.discrete and first.is_scalar:
+            infinite = exceeds(first, second, shape)
+            values = (np.where(infinite, x, y) for x, y in ((math.inf, sampled.value), (0.0, sampled.stderr)))
+            value, stderr = map(plain, values)
+            sampled = dataclasses.replace(sampled, value=value, stderr=stderr)
+        found = sampled if found is None else _better(found, sampled, poor)
     if first.mixture is not None or second.mixture is not None:
         lower, upper = bounds(first, second, p, q, shape)
         lower = np.zeros(shape) if lower is None else lower
         found = dataclasses.replace(found, lower=plain(lower), upper=None if upper is None else plain(np.broadcast_to(upper, shape)))
-    return found
+    return without(found, invalid, flaw)
 
 
-def _is_poor(found: Estimate) -> bool:
+def _poor(found: Estimate) -> Array:
     value, bound = np.asarray(found.value), np.asarray(found.bound)
     with np.errstate(invalid="ignore"):
-        return bool(np.any((bound > _POOR * np.abs(value)) & (bound > 1e-9) & np.isfinite(value)) or np.isnan(value).any())
+        return ((bound > _POOR * np.abs(value)) & (bound > 1e-9) & np.isfinite(value)) | np.isnan(value) | np.isnan(bound)
+
+
+def _better(found: Estimate, sampled: Estimate, poor: Array) -> Estimate:
+    """Where the first is poor, the one with the smaller error."""
+    better = poor & ((sampled.stderr < found.bound) | np.isnan(found.value))
+    if np.all(better):
+        return sampled
+    if not np.any(better):
+        return found
+    return dataclasses.replace(
+        found,
+        value=plain(np.where(better, sampled.value, found.value)),
+        bound=plain(np.where(better, sampled.stderr, found.bound)),
+        n=found.n + sampled.n,
+        method=f"{found.method}, or {sampled.method}",
+    )
 
 
 def _one_dimensional(p: Law, q: Law, shape: tuple[int, ...], tol: float | None, budget: int | None) -> Estimate | None:
@@ -109,9 +136,23 @@ def _one_dimensional(p: Law, q: Law, shape: tuple[int, ...], tol: float | None, 
         if total is not None:
             return Estimate(plain(total.value), None, total.terms, "sum", bound=plain(total.bound))
     if can_integrate(p, q):
+        p, q = _near_zero(p, q, shape)
         integral = integrate_kl(p, q, shape, tol or _TOL, budget or _NUMBERS)
         return Estimate(plain(integral.value), None, integral.nodes, "quadrature", bound=plain(integral.bound))
     return None
+
+
+def _near_zero(p: Law, q: Law, shape: tuple[int, ...]) -> tuple[Law, Law]:
+    """Both laws shifted alike, so that P is at 0 where its points would otherwise lose digits: KL does not change."""
+    place = p.place()
+    if place is None:
+        return p, q
+    loc, scale = (np.broadcast_to(x, shape) for x in place)
+    shift = np.where(np.abs(loc) > _FAR * scale, loc, 0.0)
+    if not shift.any():
+        return p, q
+    moved = p.moved(shift), q.moved(shift)
+    return (p, q) if moved[0] is None or moved[1] is None else (moved[0], moved[1])
 
 
 def _by_axis(p: Law, q: Law, tol: float | None, budget: int | None) -> Estimate | None:

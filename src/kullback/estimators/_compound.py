@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 
-from ._law import Law, Mixture, Tail
+from ._law import Law, Mixture, Tail, described
 from ._records import mixture_tail
 
 Array = Any
@@ -22,6 +22,8 @@ class IndependentLaw(Law):
         cut = len(base.batch_shape) - count
         self.batch_shape = tuple(base.batch_shape[:cut])
         self.event_shape = (*base.batch_shape[cut:], *base.event_shape)
+        self.invalid = np.broadcast_to(base.invalid, base.batch_shape).any(axis=tuple(range(cut, cut + count)))
+        self.flaw = base.flaw
         if not self.event_shape:
             self.low, self.high, self.tail, self.corners = base.low, base.high, base.tail, base.corners
             self.mixture = base.mixture
@@ -71,6 +73,8 @@ class Row(Law):
             self.low, self.high = (
                 np.stack([np.broadcast_to(x, shape) for x in ends], -1) for ends in ([law.low for law in laws], [law.high for law in laws])
             )
+        self.invalid = np.stack([np.broadcast_to(law.invalid, shape) for law in laws], -1)
+        self.flaw = next((law.flaw for law in laws if law.flaw), "")
         tails = [law.tail for law in laws]
         if all(t is not None for t in tails):
             self.tail = mixture_tail([t for t in tails if t is not None])
@@ -101,6 +105,16 @@ class Row(Law):
         x = np.broadcast_to(x, (*x.shape[:-1], len(self.laws)))
         return self._stacked([law.cdf(x[..., i]) for i, law in enumerate(self.laws)])
 
+    def place(self) -> tuple[Array, Array] | None:
+        places = [law.place() for law in self.laws]
+        if any(x is None for x in places):
+            return None
+        return tuple(np.stack([np.broadcast_to(x, self.batch_shape[:-1]) for x in each], -1) for each in zip(*places))  # type: ignore
+
+    def moved(self, shift: Array) -> Law | None:
+        laws = [law.moved(shift[..., 0]) for law in self.laws]
+        return None if any(law is None for law in laws) else Row([law for law in laws if law is not None])
+
     @staticmethod
     def _stacked(values: list[Any]) -> Array | None:
         return None if any(v is None for v in values) else np.stack(np.broadcast_arrays(*values), -1)
@@ -121,6 +135,11 @@ class MixtureLaw(Law):
         logs = log_weights - (top + np.log(np.sum(np.exp(log_weights - top), axis=-1, keepdims=True)))
         self.batch_shape = np.broadcast_shapes(logs.shape, parts.batch_shape)[:-1]
         self.event_shape = parts.event_shape
+        # A component of weight 0 may be anything.
+        lost = np.isnan(logs).any(-1, keepdims=True)
+        self.invalid = np.any((np.broadcast_to(parts.invalid, parts.batch_shape) & (logs > -np.inf)) | lost, -1)
+        self.flaw = parts.flaw or (f"{name} has weights that do not add up to a positive number" if lost.any() else "")
+        logs = np.where(lost, -np.log(logs.shape[-1]), logs)
         self.logs, self.parts = logs, parts
         self.mixture = Mixture(logs, parts, objects)
         if not self.event_shape:
@@ -142,6 +161,7 @@ class MixtureLaw(Law):
     def log_prob(self, x: Array, like: Law | None = None) -> Array:
         x = x if like is None else like.numpy(x)
         each = self.parts.log_prob(np.expand_dims(x, x.ndim - len(self.event_shape))) + self.logs
+        each = np.where(self.logs == -np.inf, -np.inf, each)
         top = np.max(each, -1, keepdims=True)
         top = np.where(np.isfinite(top), top, 0.0)
         with np.errstate(divide="ignore"):
@@ -154,6 +174,18 @@ class MixtureLaw(Law):
     def cdf(self, x: Array) -> Array | None:
         each = self.parts.cdf(np.expand_dims(x, -1))
         return None if each is None else np.sum(np.exp(self.logs) * each, -1)
+
+    def place(self) -> tuple[Array, Array] | None:
+        """Those of the component with the largest weight."""
+        each, heaviest = self.parts.place(), np.argmax(self.logs, -1)[..., None]
+        if each is None:
+            return None
+        loc, scale = (np.broadcast_to(x, (*self.batch_shape, self.logs.shape[-1])) for x in each)
+        return np.take_along_axis(loc, heaviest, -1)[..., 0], np.take_along_axis(scale, heaviest, -1)[..., 0]
+
+    def moved(self, shift: Array) -> Law | None:
+        parts = self.parts.moved(shift[..., None])
+        return None if parts is None or self.mixture is None else MixtureLaw(self.logs, parts, self.name, self.mixture.objects)
 
 
 def _over_last(tail: Tail) -> Tail:
@@ -170,8 +202,11 @@ class ZeroInflatedLaw(Law):
     discrete = True
 
     def __init__(self, gate: Array, base: Law, name: str) -> None:
-        self.gate, self.base, self.name = gate, base, name
+        bad = ~((gate >= 0.0) & (gate <= 1.0))
+        self.gate, self.base, self.name = np.where(bad, 0.5, gate), base, name
         self.batch_shape = np.broadcast_shapes(gate.shape, base.batch_shape)
+        self.invalid = np.broadcast_to(bad | base.invalid, self.batch_shape)
+        self.flaw = base.flaw or (described(name, {"gate": gate}, {}, bad) if bad.any() else "")
         self.low, self.high = np.minimum(base.low, 0.0), np.maximum(base.high, 0.0)
         self.tail = base.tail
 

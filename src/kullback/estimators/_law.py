@@ -14,6 +14,7 @@ import numpy as np
 
 from .._distributions.adapters import name_of, read
 from .._distributions.families import Record
+from .._distributions.readers.from_scipy import refuse_singular
 from .._distributions.structures import STRUCTURES
 from .._ops import ops_of
 
@@ -53,6 +54,11 @@ class Law:
     mixture: Mixture | None = None
     # Points where a density may have a corner, (m, *batch_shape).
     corners: Array = None
+    # Which batch elements have parameters that make no distribution, and a sentence about the first of them.
+    invalid: Array = np.False_
+    flaw = ""
+    # Are its log-densities logarithms of densities, and so -inf where these underflow?
+    underflows = False
 
     def source(self, rng: Any) -> Any:
         """Random state made of what the caller passed, as `draw` takes it."""
@@ -105,6 +111,14 @@ class Law:
         """Size of the numbers the log-density at x is made of, which is where it is rounded; beside that of the log-density itself."""
         return 0.0
 
+    def place(self) -> tuple[Array, Array] | None:
+        """A location and a scale of the mass; None if unknown."""
+        return None
+
+    def moved(self, shift: Array) -> Law | None:
+        """The law of x - shift, computed without the rounding of x; None if unknown."""
+        return None
+
     @property
     def is_scalar(self) -> bool:
         return not self.event_shape
@@ -129,6 +143,23 @@ _LOGS: dict[str, Callable[..., Array]] = {
 }
 
 
+# SciPy squares these variables: from here on the logarithm of the density is that of its leading power.
+_VAST = 1e150
+# log 1e-60: no log-ratio makes such mass count.
+_NEXT_TO_0 = -138.0
+_VAST_LOGS: dict[str, Callable[..., Array]] = {
+    "cauchy": lambda y: -2.0 * np.log(np.abs(y)) - math.log(math.pi),
+    "halfcauchy": lambda y: -2.0 * np.log(np.abs(y)) - math.log(0.5 * math.pi),
+    "t": lambda y, v: _t_total(v) - (v + 1.0) * (np.log(np.abs(y)) - 0.5 * np.log(v)),
+}
+
+
+def _t_total(v: Array) -> Array:
+    from scipy.special import gammaln
+
+    return gammaln(0.5 * (v + 1.0)) - gammaln(0.5 * v) - 0.5 * np.log(math.pi * v)
+
+
 class ScipyLaw(Law):
     """A frozen distribution of scipy.stats on the numbers."""
 
@@ -137,14 +168,30 @@ class ScipyLaw(Law):
 
     def __init__(self, frozen: Any, name: str, tail: Tail | None = None, corners: Array = None) -> None:
         self.frozen, self.name, self.tail = frozen, name, tail
-        shapes, loc, scale = frozen.dist._parse_args(*frozen.args, **frozen.kwds)
-        parameters = [*shapes, loc, scale]
         self.discrete = hasattr(frozen.dist, "pmf")
-        self.batch_shape = np.broadcast_shapes(*(np.shape(x) for x in parameters))
-        self.low, self.high = (np.broadcast_to(np.asarray(x, float), self.batch_shape) for x in frozen.support())
+        shapes, loc, scale = frozen.dist._parse_args(*frozen.args, **frozen.kwds)
+        names = [x.strip() for x in (frozen.dist.shapes or "").split(",") if x.strip()]
+        numbers = dict(zip([*names, "loc", "scale"], (np.asarray(x) for x in (*shapes, loc, scale))))
+        numbers = dict(list(numbers.items())[:-1]) if self.discrete else numbers
+        with np.errstate(invalid="ignore"):
+            good = np.asarray(frozen.dist._argcheck(*shapes), bool) & (np.asarray(scale) > 0)
+            for parameter, x in numbers.items():
+                unbounded = frozen.dist.name == "truncnorm" or (frozen.dist.name, parameter) == ("t", "df")
+                good = good & (~np.isnan(x) if unbounded and parameter in names else np.isfinite(x))
+        self.batch_shape = good.shape
+        if not good.all():
+            self.invalid, self.flaw = ~good, described(name, numbers, {}, ~good)
+            if good.any():
+                mended = with_valid(numbers, {}, ~good)
+                self.frozen = frozen = frozen.dist(**mended)
+                shapes, loc, scale = frozen.dist._parse_args(**mended)
+        self._shapes, self._loc, self._scale = shapes, loc, scale
+        self.underflows = _takes_logs(frozen.dist) and name not in _LOGS
+        with np.errstate(invalid="ignore"):
+            self.low, self.high = (np.broadcast_to(np.asarray(x, float), self.batch_shape) for x in frozen.support())
         self.corners = None if corners is None else np.broadcast_to(corners, (1, *self.batch_shape))
-        # log Γ of the shapes, and of counts
-        self._size = sum(np.abs(s) * np.log(2.0 + np.abs(s)) for s in shapes)
+        # log Γ of the shapes, and of counts; an infinite shape is a limit that is computed without it.
+        self._size = sum((np.abs(s) * np.log(2.0 + np.abs(s)) for s in (np.where(np.isfinite(s), s, 0.0) for s in shapes)), 0.0)
 
     def magnitude(self, x: Array) -> Array:
         return self._size + np.abs(x) * np.log(2.0 + np.abs(x)) if self.discrete else self._size
@@ -158,9 +205,12 @@ class ScipyLaw(Law):
                 possible = (x >= self.low) & (x <= self.high) & (x == np.floor(x))
                 return np.where(possible, self.log_mass(np.where(possible, x, self.low)), -math.inf)
             if self.frozen.dist.name in _LOGS:  # which SciPy takes of a density that has underflown
-                shapes, loc, scale = self.frozen.dist._parse_args(*self.frozen.args, **self.frozen.kwds)
-                return _LOGS[self.frozen.dist.name]((x - loc) / scale, *shapes) - np.log(scale)
-            return self.frozen.logpmf(x) if self.discrete else self.frozen.logpdf(x)
+                return _LOGS[self.frozen.dist.name]((x - self._loc) / self._scale, *self._shapes) - np.log(self._scale)
+            value = self.frozen.logpmf(x) if self.discrete else self.frozen.logpdf(x)
+            if self.frozen.dist.name in _VAST_LOGS:
+                y = (x - self._loc) / self._scale
+                value = np.where((np.abs(y) > _VAST) & (value == -math.inf), _VAST_LOGS[self.frozen.dist.name](y, *self._shapes), value)
+            return value
 
     def quantile(self, u: Array) -> Array:
         return self._at(self.frozen.ppf, u)
@@ -176,12 +226,23 @@ class ScipyLaw(Law):
     def cdf(self, x: Array) -> Array:
         return self.frozen.cdf(x)
 
+    def place(self) -> tuple[Array, Array] | None:
+        return None if self.discrete else (self._loc, self._scale)
+
+    def moved(self, shift: Array) -> Law | None:
+        loc = self._loc - shift
+        if self.discrete or not np.isfinite(loc).all():
+            return None
+        corners = None if self.corners is None else self.corners - shift
+        return ScipyLaw(self.frozen.dist(*self._shapes, loc=loc, scale=self._scale), self.name, corners=corners)
+
 
 class ScipyVectorLaw(Law):
     """A frozen multivariate distribution of scipy.stats."""
 
     def __init__(self, frozen: Any, name: str) -> None:
         self.frozen, self.name = frozen, name
+        refuse_singular(frozen)
         self.event_shape = tuple(np.shape(np.squeeze(frozen.rvs(random_state=np.random.default_rng(0)))))
         self.discrete = hasattr(frozen, "logpmf")
 
@@ -201,8 +262,13 @@ class CategoricalLaw(Law):
 
     def __init__(self, log_weights: Array, name: str = "Categorical") -> None:
         top = np.max(log_weights, axis=-1, keepdims=True)
-        total = top + np.log(np.sum(np.exp(log_weights - top), axis=-1, keepdims=True))
-        self.logs, self.name = log_weights - total, name
+        with np.errstate(invalid="ignore"):
+            total = top + np.log(np.sum(np.exp(log_weights - top), axis=-1, keepdims=True))
+            self.logs, self.name = log_weights - total, name
+        self.invalid = np.isnan(self.logs).any(-1)
+        if self.invalid.any():
+            self.flaw = f"{name} has weights that do not add up to a positive number"
+            self.logs = np.where(self.invalid[..., None], -math.log(self.logs.shape[-1]), self.logs)
         self.batch_shape = self.logs.shape[:-1]
         self.low = np.zeros(self.batch_shape)
         self.high = np.full(self.batch_shape, self.logs.shape[-1] - 1.0)
@@ -260,7 +326,13 @@ class NormalVectorLaw(Law):
         self.batch_shape = np.broadcast_shapes(loc.shape[:-1], lower.shape[:-2])
         self.event_shape = loc.shape[-1:]
         self.loc, self.lower = loc, lower
-        self._log_det = np.log(np.diagonal(lower, axis1=-2, axis2=-1)).sum(-1)
+        diagonal = np.diagonal(lower, axis1=-2, axis2=-1)
+        self.invalid = np.broadcast_to((diagonal == 0.0).any(-1), self.batch_shape)
+        if self.invalid.any():
+            self.flaw = f"{self.name} has a singular scale_tril, and so no density"
+            self.lower = np.where(self.invalid[..., None, None], np.eye(self.event_shape[0]), lower)
+            diagonal = np.diagonal(self.lower, axis1=-2, axis2=-1)
+        self._log_det = np.log(np.abs(diagonal)).sum(-1)
 
     def draw(self, n: int, source: Any) -> Array:
         return self.from_normal(source.standard_normal((n, *self.batch_shape, *self.event_shape)))
@@ -281,6 +353,23 @@ class NormalVectorLaw(Law):
         return np.moveaxis(-0.5 * (z * z).sum(-2), -1, 0) - self._log_det - 0.5 * x.shape[-1] * math.log(2.0 * math.pi)
 
 
+def _takes_logs(dist: Any) -> bool:
+    """SciPy has no log-density of its own for it, and the density is 0 by underflow alone."""
+    from scipy.stats import rv_continuous, rv_discrete, rv_histogram
+
+    if isinstance(dist, rv_discrete):
+        return type(dist)._logpmf is rv_discrete._logpmf and type(dist)._pmf is not rv_discrete._pmf and not hasattr(dist, "xk")
+    return isinstance(dist, rv_continuous) and not isinstance(dist, rv_histogram) and type(dist)._logpdf is rv_continuous._logpdf
+
+
+def seen(q: Law, x: Array, log_p: Array, log_q: Array) -> Array:
+    """Q's log-density, NaN where it underflows inside Q's support: how small it is is not known. Where P, too, is next to 0, as P's."""
+    if not q.underflows:
+        return log_q
+    lost = np.isneginf(log_q) & (x > q.low) & (x <= q.high)
+    return np.where(lost, np.where(log_p > _NEXT_TO_0, math.nan, log_p), log_q)
+
+
 def mass_inside(p: Law, q: Law, shape: tuple[int, ...]) -> Array:
     """Q's mass on P's support: 1 where that covers Q's, else by Q's distribution function; NaN if that is unknown."""
     low, high, q_low, q_high = (np.broadcast_to(x, shape) for x in (p.low, p.high, q.low, q.high))
@@ -292,6 +381,29 @@ def mass_inside(p: Law, q: Law, shape: tuple[int, ...]) -> Array:
         if values[0] is not None and values[1] is not None:
             inside = np.where(whole, 1.0, np.broadcast_to(values[1] - values[0], (1, *shape))[0])
     return inside
+
+
+def described(name: str, numbers: dict[str, Array], ndims: dict[str, int], invalid: Array) -> str:
+    """The first element of the batch whose parameters make no distribution."""
+    at = tuple(np.argwhere(invalid)[0])
+    shown = []
+    for parameter, x in numbers.items():
+        ndim = ndims.get(parameter, 0)
+        value = np.broadcast_to(x, (*invalid.shape, *x.shape[x.ndim - ndim :]))[at]
+        shown.append(f"{parameter}={value:g}" if ndim == 0 else f"{parameter}={np.array2string(value, threshold=6, edgeitems=2)}")
+    where = f" (batch element {', '.join(map(str, at))})" if at else ""
+    return f"{name}({', '.join(shown)}){where} is not a distribution"
+
+
+def with_valid(numbers: dict[str, Array], ndims: dict[str, int], invalid: Array) -> dict[str, Array]:
+    """Parameters in which the first valid element of the batch stands in for the invalid ones, which are NaN in the end."""
+    at = tuple(np.argwhere(~invalid)[0])
+    made = {}
+    for parameter, x in numbers.items():
+        ndim = ndims.get(parameter, 0)
+        whole = np.broadcast_to(x, (*invalid.shape, *x.shape[x.ndim - ndim :]))
+        made[parameter] = np.where(invalid.reshape(*invalid.shape, *(1,) * ndim), whole[at], whole)
+    return made
 
 
 def host_numbers(x: Any) -> Array:
@@ -344,4 +456,18 @@ def _of_scipy(d: Any) -> Law:
 def _of_record(record: Record) -> Law | None:
     from ._records import as_law
 
-    return as_law(record, {name: host_numbers(x) for name, x in record.parameters().items()})
+    numbers = {name: host_numbers(x) for name, x in record.parameters().items()}
+    ndims = record.parameter_ndims
+    bad = []
+    for name, x in numbers.items():
+        with np.errstate(invalid="ignore"):
+            good = ~np.isnan(x)
+            good &= x > 0.0 if name in record.positive else x >= 0.0 if name in (*record.non_negative, *record.unit) else True
+            good &= x <= 1.0 if name in record.unit else True
+        bad.append(~good.all(axis=tuple(range(x.ndim - ndims.get(name, 0), x.ndim))))
+    invalid = np.any(np.broadcast_arrays(*bad), axis=0)
+    flaw = described(type(record).__name__, numbers, ndims, invalid) if invalid.any() else ""
+    law = as_law(record, with_valid(numbers, ndims, invalid) if flaw and not invalid.all() else numbers)
+    if law is not None and flaw:
+        law.invalid, law.flaw = law.invalid | invalid, flaw
+    return law

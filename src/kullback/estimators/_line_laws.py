@@ -19,7 +19,7 @@ class NegatedLaw(Law):
     """The law of -x for x of another."""
 
     def __init__(self, base: ScipyLaw) -> None:
-        self.base, self.batch_shape = base, base.batch_shape
+        self.base, self.batch_shape, self.invalid, self.flaw = base, base.batch_shape, base.invalid, base.flaw
         self.low, self.high = -np.asarray(base.high), -np.asarray(base.low)
 
     def magnitude(self, x: Array) -> Array:
@@ -45,7 +45,7 @@ class LogitNormalLaw(Law):
     """The law of 1/(1 + e^-x) for x of a normal one."""
 
     def __init__(self, base: ScipyLaw) -> None:
-        self.base, self.batch_shape = base, base.batch_shape
+        self.base, self.batch_shape, self.invalid, self.flaw = base, base.batch_shape, base.invalid, base.flaw
         self.low, self.high = np.zeros(self.batch_shape), np.ones(self.batch_shape)
 
     def draw(self, n: int, source: Any) -> Array:

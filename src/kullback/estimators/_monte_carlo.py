@@ -8,13 +8,14 @@ from __future__ import annotations
 import math
 from collections.abc import Callable
 from contextlib import nullcontext
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
 
 from .._distributions.adapters import name_of
 from ._estimate import Estimate
-from ._law import Law, law_of, mass_inside, numpy_source
+from ._law import Law, law_of, mass_inside, numpy_source, seen
 from ._terms import EPSILON, phi_of
 
 Array = Any
@@ -22,6 +23,7 @@ KINDS = ("k1", "k2", "k3")
 VARIATES = (None, "control", "antithetic", "quasi")
 _BLOCK = 1 << 18  # numbers at a time
 _LARGEST_SHARE = 0.02
+_MOST_ERRORS = 5.0
 _REPLICATES = 32  # independent scrambles of a quasi-random sequence
 
 
@@ -88,8 +90,32 @@ def monte_carlo(
     first, second = law_of(p, native=native), law_of(q, native=native)
     shape = common_shape(first, second, name_of(p), name_of(q))
     enough = None if tol is None else lambda value, error: bool(np.all(error <= tol))
+    invalid, flaw = invalid_elements(first, second, shape)
+    if invalid.all():
+        return unknown(shape, flaw)
     with _reported(progress) as report:
-        return run(first, second, shape, int(n), rng, kind, variates, enough, report)
+        found = run(first, second, shape, int(n), rng, kind, variates, enough, report)
+    return without(found, invalid, flaw)
+
+
+def invalid_elements(p: Law, q: Law, shape: tuple[int, ...]) -> tuple[Array, str]:
+    """Which elements of the batch have no KL because their parameters make no distribution, and a sentence about the first law at fault."""
+    flaw = f"p: {p.flaw}" if p.flaw else f"q: {q.flaw}" if q.flaw else ""
+    return np.broadcast_to(p.invalid, shape) | np.broadcast_to(q.invalid, shape), flaw
+
+
+def unknown(shape: tuple[int, ...], why: str) -> Estimate:
+    """NaN everywhere, which is nowhere for an empty batch."""
+    return Estimate(plain(np.full(shape, math.nan)), None, 0, why or "empty batch", bound=plain(np.full(shape, math.nan)))
+
+
+def without(found: Estimate, invalid: Array, flaw: str) -> Estimate:
+    """NaN where parameters make no distribution."""
+    if not invalid.any():
+        return found
+    names = [name for name in ("value", "stderr", "bound", "lower", "upper") if getattr(found, name) is not None]
+    changed: dict[str, Any] = {name: plain(np.where(invalid, math.nan, getattr(found, name))) for name in names}
+    return replace(found, method=f"{found.method}; NaN for {flaw}", **changed)
 
 
 def common_shape(p: Law, q: Law, p_name: str, q_name: str) -> tuple[int, ...]:
@@ -135,7 +161,9 @@ class _Moments:
         if offset is not None:
             # Where a single sample makes up much of the control's variance it has none to speak of (a ratio with heavy tails): its sample
             # mean is then off by more than any error bar says, and the control does harm.
+            # Nor where that mean is far from the true one: what Q has where no sample of P came is then missing in it.
             steady = self.largest**2 <= _LARGEST_SHARE * self.square[1, 1]
+            steady &= (self.mean[1] - offset) ** 2 * self.count**2 <= _MOST_ERRORS**2 * self.square[1, 1]
             usable = steady & (self.square[1, 1] > 0.0) & np.isfinite(self.square[1, 1]) & np.isfinite(self.square[0, 1])
             slope = np.where(usable, self.square[0, 1] / np.where(usable, self.square[1, 1], 1.0), 0.0)
             value = value - np.where(usable, slope * (np.where(usable, self.mean[1], 0.0) - offset), 0.0)
@@ -158,19 +186,29 @@ def run(
     block = int(np.clip(_BLOCK // numbers, 64, 1 << 17))
     if variates == "quasi":
         block = 1 << int(np.clip(np.log2(max(n / _REPLICATES, 16)), 4, np.log2(block)))
-    moments, hit = _Moments(shape), np.zeros(shape, bool)
+    low, high = np.full(shape, math.inf), np.full(shape, -math.inf)
+    moments, hit, merged, rounding = _Moments(shape), np.zeros(shape, bool), np.zeros(shape, bool), np.zeros(shape)
     drawn = 0
     value, error, used = np.full(shape, math.nan), np.full(shape, math.inf), np.zeros(shape, bool)
     while drawn < n:
         size = block if variates == "quasi" else min(block, n - drawn)
         x = _with_axes(draw(size), p, len(shape))
+        host = p.numpy(x)
         log_p, log_q = p.log_prob(x, p), q.log_prob(x, p)
+        log_q = seen(q, host, log_p, log_q)
+        if drawn == 0:
+            merged |= _merged(p, host, shape)
         with np.errstate(invalid="ignore", over="ignore"):
+            # A point of P where P has no finite density is one that floats moved to an end of the support.
+            merged |= np.broadcast_to(np.isinf(log_p).any(0), shape)
             d = np.broadcast_to(log_q - log_p, (len(log_p), *shape))
-            lost = d == -math.inf
+            size_d = 1.0 + p.magnitude(host) + q.magnitude(host) + np.abs(log_p) + np.where(np.isfinite(log_q), np.abs(log_q), 0.0)
+            rounding = rounding + np.sum(np.broadcast_to(size_d, (len(log_p), *shape)), 0)
+            lost = (d == -math.inf) & np.isfinite(log_p)
             hit |= lost.any(0)
             d = np.where(lost, 0.0, d)
             terms = -d if kind == "k1" else 0.5 * d * d if kind == "k2" else phi_of(d)
+            low, high = np.minimum(low, terms.min(0)), np.maximum(high, terms.max(0))
             values = np.stack([terms, np.expm1(d) if control else terms * 0.0])
             if quiet:
                 pairs = 2 if variates == "antithetic" else len(d)
@@ -182,11 +220,31 @@ def run(
             report(drawn, n)
         if enough is not None and moments.count >= (8 if quiet else 100) and enough(value, error):
             break
-    # Terms that all agree still have their last digits.
-    value, error = np.where(hit, math.inf, value), np.where(hit, 0.0, np.maximum(error, 4.0 * EPSILON * np.abs(value)))
+    if p.discrete:
+        # A count that one sample in n would be is as likely seen as not: samples of few others agree better than they know.
+        with np.errstate(invalid="ignore"):
+            error = np.maximum(error, (1.0 + high - low) / drawn)
+    # Log-densities are rounded at ε times the numbers they are made of, alike in all samples.
+    value, error = np.where(hit, math.inf, value), np.where(hit, 0.0, error + 4.0 * EPSILON * rounding / drawn)
+    value, error = (np.where(merged, math.nan, x) for x in (value, error))
     how = {"antithetic": ", antithetic", "quasi": ", quasi-random"}.get(variates or "", _of_control(used) if control else "")
     method = f"monte carlo {kind}{how}"
+    if merged.any():
+        method += f"; NaN where floats are too far apart to tell the points of p ({p.name}) from each other: shift or rescale both"
     return Estimate(plain(value), plain(error), drawn, method)
+
+
+def _merged(p: Law, x: Array, shape: tuple[int, ...]) -> Array:
+    """Do samples of P lie where floats are too far apart for them? A continuous law never gives a number four times."""
+    if len(x) < 4 or (p.discrete and not np.any(np.abs(x) > 2.0**53)):
+        return np.zeros(shape, bool)
+    x = np.sort(x[:4096], axis=0)
+    found = np.any(x[3:] == x[:-3], axis=0)
+    if p.event_shape:
+        # Entries that are constant by construction, such as those above the diagonal of a triangular matrix.
+        found &= (x[0] != x[-1]) | (np.abs(x[0]) > 1.0)
+    axes = tuple(range(found.ndim - len(p.event_shape), found.ndim))
+    return np.broadcast_to(found.any(axis=axes), shape)
 
 
 def _of_control(used: Array) -> str:

@@ -13,7 +13,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from ._law import Law, mass_inside
+from ._law import Law, mass_inside, seen
 from ._terms import EPSILON, terms
 
 Array = Any
@@ -94,7 +94,7 @@ def integrate_kl(p: Law, q: Law, shape: tuple[int, ...], tol: float, budget: int
     size = max(1, math.prod(shape))
     low, high, q_low, q_high = (np.broadcast_to(x, shape).reshape(size) for x in (p.low, p.high, q.low, q.high))
     cuts, middle = _cuts(p, q, shape, low, high)
-    infinite = _exceeds(p, q, shape, cuts, low, high, q_low, q_high)
+    infinite = _exceeds(p, q, shape, cuts, middle, low, high, q_low, q_high)
     pieces = _first_pieces(cuts, middle, low, high)
     inside = mass_inside(p, q, shape).reshape(size)
     integrals, errors = _evaluate(p, q, pieces, shape)
@@ -111,7 +111,8 @@ def integrate_kl(p: Law, q: Law, shape: tuple[int, ...], tol: float, budget: int
         own = np.where(by_gap, errors[3] + errors[1], errors[2]) + errors[0] * weight
         # What rounding spoils is not mended by more nodes.
         floor = np.where(by_gap, integrals[5], integrals[4]) + 50.0 * EPSILON * np.abs(np.where(by_gap, integrals[3], integrals[2]))
-        floor = np.maximum(floor, (50.0 * EPSILON * integrals[0] + integrals[4]) * weight)
+        with np.errstate(over="ignore"):
+            floor = np.maximum(floor, (50.0 * EPSILON * integrals[0] + integrals[4]) * weight)
         count = np.bincount(pieces.owner, minlength=size)
         quadrature = np.bincount(pieces.owner, own, size)
         open_ = (quadrature > 0.5 * target) & np.isfinite(value) & ~infinite
@@ -145,12 +146,16 @@ def _choose(totals: Array, wrong: Array, inside: Array) -> tuple[Array, Array, A
             wrong[3] + totals[5] + np.where(missing_q < 16.0 * EPSILON + totals[4], 0.0, missing_q) + missing_p * (1.0 + np.abs(totals[2]))
         )
         better = np.isfinite(gap) & (gap_bound <= plain_bound)
-    return np.where(better, gap, totals[2]), np.where(better, gap_bound, plain_bound), np.where(better, 3, 2)
+        # Nodes that have not seen most of P say nothing.
+        blind = ~(missing_p < 0.5)
+    return np.where(blind, math.nan, np.where(better, gap, totals[2])), np.where(better, gap_bound, plain_bound), np.where(better, 3, 2)
 
 
 def _evaluate(p: Law, q: Law, pieces: _Pieces, shape: tuple[int, ...]) -> tuple[Array, Array]:
     """Six integrals over each piece, and their errors."""
     size = max(1, math.prod(shape))
+    if not len(pieces.owner):
+        return np.zeros((6, 0)), np.zeros((6, 0))
     x, weight = pieces.points()
     # Laid out as (rows, batch): the libraries take a point for each element.
     order = np.argsort(pieces.owner, kind="stable")
@@ -162,7 +167,8 @@ def _evaluate(p: Law, q: Law, pieces: _Pieces, shape: tuple[int, ...]) -> tuple[
     grid[:] = x[order[np.minimum(first, len(order) - 1)], 10]
     grid[row, :, owner] = x[order]
     points = grid.reshape(rows * 21, *shape)
-    log_p, log_q = (np.broadcast_to(law.log_prob(points), points.shape).reshape(rows, 21, size)[row, :, owner] for law in (p, q))
+    log_p, log_q = (np.broadcast_to(law.log_prob(points), points.shape) for law in (p, q))
+    log_p, log_q = (logs.reshape(rows, 21, size)[row, :, owner] for logs in (log_p, seen(q, points, log_p, log_q)))
     sizes = np.broadcast_to(p.magnitude(points) + q.magnitude(points), points.shape).reshape(rows, 21, size)[row, :, owner]
     back = np.empty_like(order)
     back[order] = np.arange(len(order))
@@ -181,7 +187,23 @@ def _evaluate(p: Law, q: Law, pieces: _Pieces, shape: tuple[int, ...]) -> tuple[
         error = np.abs(kronrod - gauss)
         # QUADPACK: the difference of the two rules is far too pessimistic for smooth integrands.
         error = np.where(spread > 0.0, spread * np.minimum(1.0, (200.0 * error / spread) ** 1.5), error)
+        moved = _moved(x, values[:4], f[:4])
+        kronrod[4] += moved[2] + moved[0]
+        kronrod[5] += moved[3]
     return kronrod, np.where(np.isfinite(kronrod), error, 0.0)
+
+
+def _moved(x: Array, values: Array, f: Array) -> Array:
+    """How far integrals over pieces are off because each x, (pieces, nodes), is rounded: ∫ |f'| times half the distance of floats.
+
+    Where floats are so far apart that nodes coincide, nothing is known of the density between them: all of the integral is in doubt.
+    """
+    step, size = np.abs(np.diff(x)), np.abs(x)
+    rounding = 0.5 * np.spacing(np.minimum(size[:, :-1], size[:, 1:]))
+    change = np.abs(np.diff(values)) * rounding
+    merged = np.maximum(np.abs(f[..., :-1]), np.abs(f[..., 1:])) * _WK.max()
+    change = np.where(step > 8.0 * rounding, change, merged)
+    return np.where(np.isfinite(change), change, 0.0).sum(-1)
 
 
 def _cuts(p: Law, q: Law, shape: tuple[int, ...], low: Array, high: Array) -> tuple[Array, Array]:
@@ -193,8 +215,9 @@ def _cuts(p: Law, q: Law, shape: tuple[int, ...], low: Array, high: Array) -> tu
     margins = [np.where(np.isfinite(end), 200.0 * _least(end), 0.0) for end in (low, high)]
     inside = np.isfinite(points) & (points > low + margins[0]) & (points < high - margins[1])
     centre = np.where(inside[: len(found[0])], found[0], np.nan)
+    none = np.isnan(centre).all(0)
     with np.errstate(all="ignore"):
-        middle = np.nanmedian(np.where(np.isnan(centre).all(0), 0.5 * (low + high), centre), axis=0)
+        middle = np.where(none, 0.5 * (low + high), np.nanmedian(np.where(none, 0.0, centre), axis=0))
     middle = np.where(np.isfinite(middle), middle, np.where(np.isfinite(low), low + 1.0, np.where(np.isfinite(high), high - 1.0, 0.0)))
     return np.sort(np.where(inside, points, np.broadcast_to(middle, (len(points), size))), axis=0), middle
 
@@ -326,10 +349,16 @@ def _log_p(p: Law, x: Array, shape: tuple[int, ...]) -> Array:
     return np.broadcast_to(p.log_prob(points), points.shape).reshape(len(x), -1)
 
 
-def _exceeds(p: Law, q: Law, shape: tuple[int, ...], cuts: Array, low: Array, high: Array, q_low: Array, q_high: Array) -> Array:
+def _exceeds(
+    p: Law, q: Law, shape: tuple[int, ...], cuts: Array, middle: Array, low: Array, high: Array, q_low: Array, q_high: Array
+) -> Array:
     """Is KL infinite: has P mass where Q has none, or tails under which the integral diverges?"""
     bulk = np.maximum(cuts[-1] - cuts[0], np.finfo(float).tiny)
     infinite = np.zeros(cuts.shape[1], bool)
+    # Logs of two distances from the middle of P, in its tails; not so far out that squares overflow, unless P itself is there.
+    with np.errstate(divide="ignore"):
+        inner = np.log(np.median(np.abs(cuts - middle), axis=0))
+    far = np.minimum(np.log(bulk) + 80.0, np.maximum(322.0, inner + 100.0))
     for end, q_end, cut, sign in ((low, q_low, cuts[0], -1.0), (high, q_high, cuts[-1], 1.0)):
         with np.errstate(invalid="ignore", over="ignore", divide="ignore"):
             gap = (end - q_end) * sign > 0.0
@@ -342,9 +371,9 @@ def _exceeds(p: Law, q: Law, shape: tuple[int, ...], cuts: Array, low: Array, hi
             closed = np.isfinite(end)
             near = np.where(closed & (end != 0.0), 10.0, 40.0)
             sizes, ratios = [], []
-            for t in (near, 2.0 * near):
-                x = np.where(closed, end + (cut - end) * np.exp(-t), cut + sign * bulk * np.exp(t))[None]
-                stretch = np.where(closed, np.log(np.abs(cut - end)) - t, np.log(bulk) + t)
+            for t, away in ((near, far - 40.0), (2.0 * near, far)):
+                x = np.where(closed, end + (cut - end) * np.exp(-t), middle + sign * np.exp(away))[None]
+                stretch = np.where(closed, np.log(np.abs(cut - end)) - t, away)
                 log_p, log_q = _log_p(p, x, shape)[0], _log_p(q, x, shape)[0]
                 ratios.append(np.log(np.abs(log_p - log_q)))
                 size = log_p + ratios[-1] + stretch

@@ -7,7 +7,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from ._law import Law
+from ._law import Law, seen
 from ._terms import EPSILON, terms
 
 Array = Any
@@ -44,14 +44,17 @@ def sum_kl(p: Law, q: Law, shape: tuple[int, ...], tol: float, budget: int) -> S
     total, rounding = np.zeros(shape), np.zeros(shape)
     mass_q = np.zeros(shape)
     done, block = 0, 256
-    total = np.where(_exceeds(p, q, shape), math.inf, total)
+    total = np.where(exceeds(p, q, shape), math.inf, total)
     while True:
         stop = min(start + block, max(ends) + 1.0)
+        if max(abs(start), abs(stop)) > 2.0**53:
+            return None  # floats there are more than 1 apart
         k = np.arange(start, stop)
         x = k.reshape(-1, *(1,) * len(shape)) + np.zeros(shape)
         log_p, log_q = p.log_prob(x), q.log_prob(x)
+        log_q = seen(q, x, log_p, log_q)
         found = terms(log_p, log_q, p.magnitude(x) + q.magnitude(x))
-        total = total + found.gap.sum(0)
+        total = total + np.where(np.isnan(log_p), math.nan, found.gap).sum(0)
         rounding = rounding + found.gap_rounding.sum(0)
         mass_q = mass_q + found.q.sum(0)
         done += len(k)
@@ -65,7 +68,7 @@ def sum_kl(p: Law, q: Law, shape: tuple[int, ...], tol: float, budget: int) -> S
         start, block = stop, min(block * 2, max(256, _BLOCK // size))
 
 
-def _exceeds(p: Law, q: Law, shape: tuple[int, ...]) -> Array:
+def exceeds(p: Law, q: Law, shape: tuple[int, ...]) -> Array:
     """Has P mass just beyond the last number Q can be? By its logarithm: the mass itself may be too small for a float."""
     ends = np.broadcast_to(np.where(np.isfinite(q.high), q.high + 1.0, q.low), shape)
     return (

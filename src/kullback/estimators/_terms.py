@@ -44,5 +44,8 @@ def terms(log_p: Array, log_q: Array, size: Array = 0.0) -> Terms:
         gap = np.where(inside, np.where(far, q - p * (1.0 + d), near), q)
         gap = np.where(inside & ~np.isfinite(d), np.where(np.isnan(d), np.nan, np.inf), gap)
         # Log-densities are rounded at ε times the numbers they are made of.
-        wrong = 4.0 * EPSILON * (1.0 + size + np.abs(np.where(inside, log_p, 0.0)) + np.abs(np.where(inside & np.isfinite(d), log_q, 0.0)))
-        return Terms(p, q, plain, gap, p * wrong, np.abs(q - p) * wrong + EPSILON * np.abs(np.where(np.isfinite(gap), gap, 0.0)))
+        of_p = 4.0 * EPSILON * (1.0 + size + np.abs(np.where(inside, log_p, 0.0)))
+        wrong = of_p + 4.0 * EPSILON * np.abs(np.where(inside & np.isfinite(d), log_q, 0.0))
+        # The terms are p f(d), d = log(q/p): both p and d are off.
+        sizes = [np.abs(np.where(np.isfinite(x), x, 0.0)) for x in (plain, gap)]
+        return Terms(p, q, plain, gap, p * wrong + sizes[0] * of_p, np.abs(q - p) * wrong + sizes[1] * of_p)

@@ -8,6 +8,7 @@ from typing import Any
 
 import numpy as np
 
+from ..._ops.numpy import cholesky
 from ..families import (
     Bernoulli,
     Beta,
@@ -60,9 +61,9 @@ _PLACED: dict[str, Callable[..., Record]] = {
     "logistic": lambda loc, scale: Logistic(loc, scale),
     "moyal": lambda loc, scale: Moyal(loc, scale),
     "gennorm": lambda beta, loc, scale: GeneralizedNormal(loc, scale, beta),
-    "uniform": lambda loc, scale: Uniform(loc, np.add(loc, scale)),
-    "truncnorm": lambda a, b, loc, scale: TruncatedNormal(
-        loc, scale, np.add(loc, np.multiply(a, scale)), np.add(loc, np.multiply(b, scale))
+    "uniform": lambda loc, scale: _between(lambda at: Uniform(at, np.add(at, scale)), loc, scale),
+    "truncnorm": lambda a, b, loc, scale: _between(
+        lambda at: TruncatedNormal(at, scale, np.add(at, np.multiply(a, scale)), np.add(at, np.multiply(b, scale))), loc, scale
     ),
 }
 _SHIFTED: dict[str, Callable[..., Record]] = {
@@ -97,6 +98,12 @@ _STANDARD: dict[str, Callable[..., Record]] = {
 }
 
 
+def _between(made: Callable[[Any], Record], loc: Any, scale: Any) -> Record:
+    """Made at `loc`, unless the ends of an interval would lose digits there: then made at 0, and shifted."""
+    lost = np.abs(np.subtract(np.subtract(np.add(loc, scale), loc), scale)) > 1e-12 * np.abs(scale)
+    return Shifted(made(np.zeros_like(np.asarray(loc, float))), loc) if np.any(lost) else made(loc)
+
+
 def univariate(d: Any) -> Record:
     name = d.dist.name
     shapes, loc, scale = d.dist._parse_args(*d.args, **d.kwds)
@@ -118,11 +125,26 @@ def _shift(base: Record, loc: Any) -> Record:
 
 
 def _lower(x: Any) -> Any:
-    return np.linalg.cholesky(np.asarray(x, float))
+    return cholesky(np.asarray(x, float))
+
+
+def refuse_singular(d: Any) -> None:
+    """A multivariate normal or t with `allow_singular` lies in a subspace, where SciPy's density is one of that subspace."""
+    rank = getattr(getattr(d, "cov_object", None) or getattr(d, "shape_info", None), "rank", None)
+    if rank is not None and rank < d.dim:
+        raise ValueError(
+            f"{type(d).__name__.removesuffix('_frozen')} has a singular matrix (rank {rank} of {d.dim}): it has no density; "
+            f"drop the coordinates that the others determine, from both distributions"
+        )
+
+
+def _normal(d: Any) -> Record:
+    refuse_singular(d)
+    return MultivariateNormalCovariance(d.mean, d.cov_object.covariance)
 
 
 MULTIVARIATE: dict[str, Callable[[Any], Record]] = {
-    "multivariate_normal_frozen": lambda d: MultivariateNormalCovariance(d.mean, d.cov_object.covariance),
+    "multivariate_normal_frozen": _normal,
     "dirichlet_frozen": lambda d: Dirichlet(d.alpha),
     "wishart_frozen": lambda d: Wishart(d.df, _lower(d.scale)),
     "invwishart_frozen": lambda d: InverseWishart(d.df, _lower(d.scale)),

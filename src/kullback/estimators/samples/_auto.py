@@ -10,6 +10,7 @@ from typing import Any
 import numpy as np
 
 from .._estimate import Estimate
+from ._copies import find_copies
 from ._discrete import count_rows, estimate_from_counts
 from ._inputs import Points, Samples, check_k, check_level, generator, is_constant, read_any
 from ._intervals import symmetric
@@ -48,7 +49,8 @@ def from_samples(
     -------
     Estimate
         inf, with the reason in `method`, where a column is constant in one sample and another value in the other. An interval
-        without upper end where the samples hardly overlap.
+        without upper end where the samples hardly overlap. Rows that were copied from one sample to the other, or repeated, are not
+        counted as neighbours, and `method` says how many there are.
 
     Examples
     --------
@@ -171,7 +173,8 @@ def _chain(
         noise = symmetric(found.value, found.stderr, found.n, "", level).interval
         assert found.interval is not None
         assert noise is not None
-        biases[c], endless = noise[0] - found.interval[0], endless or (math.isinf(found.interval[1]) and counts[0][c] > 0)
+        open_ = math.isinf(found.interval[1])
+        biases[c], endless = noise[0] - found.interval[0] if open_ else found.interval[1] - noise[1], endless or open_
     rare = np.isnan(within)
     if rare.all():
         raise ValueError(
@@ -186,6 +189,7 @@ def _chain(
     method = f"chain rule: {whole.method}; nearest neighbours, {variant}, k={k}, d={len(continuous)}"
     method += f"; {missing} rows in rare categories count as the average" if missing else ""
     method += "; somewhere hardly any overlap: may be far more" if endless else ""
+    method += find_copies(samples.x, samples.y).note
     error = math.hypot(whole.stderr, float(np.linalg.norm(share * errors)))
     found = symmetric(whole.value, error, len(samples.x), method, level, float(share @ biases))
     return replace(found, interval=(found.interval[0], math.inf)) if endless and found.interval else found

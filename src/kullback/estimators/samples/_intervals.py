@@ -57,7 +57,7 @@ def subsampled(
         # count of k varies by 1/k at least, also where the few terms happen to agree.
         error = math.sqrt(2.0 * max(float(np.var(terms, ddof=1)), 1.0 / k) / n)
         half = _t_quantile(level, n - 1) * error
-        return Estimate(value, error, n, method, interval=(value - half, value + half), level=level)
+        return Estimate(value, error, n, method, interval=_not_below_0(value, half), level=level)
     ratio = max(blocks, max(n, m) / MOST_ROWS_A_BLOCK)
     rows_x, rows_y = int(n / ratio), max(int(m / ratio), 5)
     rounds = 1 if n > 50_000 else 2
@@ -82,10 +82,15 @@ def subsampled(
         method += ", extrapolated"
     bias = max([abs(jumps), *(abs(value - other) for other in others)] if dimension >= 3 else [abs(jumps)])
     half = _t_quantile(level, rounds * (len(found[0]) - 1)) * error + bias
-    return Estimate(value, error, n, method, interval=(value - half, value + half), level=level)
+    return Estimate(value, error, n, method, interval=_not_below_0(value, half), level=level)
 
 
 def symmetric(value: float, error: float, n: int, method: str, level: float, bias: float = 0.0, **bounds: Any) -> Estimate:
     """value ± the normal quantile of its error, and as much more as its bias may be."""
     half = _t_quantile(level, math.inf) * error + bias
-    return Estimate(value, error, n, method, interval=(value - half, value + half), level=level, **bounds)
+    return Estimate(value, error, n, method, interval=_not_below_0(value, half), level=level, **bounds)
+
+
+def _not_below_0(value: float, half: float) -> tuple[float, float]:
+    """value ± half as an interval of a number that is not negative. About 0 where the value is below: it never shrinks to nothing."""
+    return max(value - half, 0.0), max(value, 0.0) + half

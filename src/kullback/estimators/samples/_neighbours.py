@@ -12,6 +12,7 @@ import numpy as np
 
 from ..._ops import ops_of
 from .._estimate import Estimate
+from ._copies import find_copies
 from ._inputs import Points, check_k, check_level, generator, in_range, read_one, read_points, refuse_constant_columns
 from ._intervals import subsampled
 from ._ratio import fit_ratio, whiten
@@ -56,7 +57,8 @@ def nearest_neighbours(
 
     Notes
     -----
-    Points that coincide: `plain` goes on to the first neighbour at a distance; the other variants count them as they are.
+    Points that coincide because of rounding or atoms: `plain` goes on to the first neighbour at a distance; the other variants count them
+    as they are. Rows copied from one sample to the other are not counted as neighbours, repeated rows count once, and `method` says so.
 
     Examples
     --------
@@ -81,30 +83,43 @@ def estimate_by_neighbours(
     x: Points, y: Points, k: int, variant: str, level: float, rng: np.random.Generator, interval: bool = True, extrapolate: bool = False
 ) -> Estimate:
     """The same, of what has been checked. `extrapolate`: see `subsampled`."""
-    x, y, _ = in_range(x, y)
+    copies = find_copies(x, y)
+    x, y, _ = in_range(copies.x, copies.y)
+    k = min(k, len(x) - 1, len(y))
     given = x, y
     at_x, at_y = np.zeros(len(x)), np.zeros(len(y))
     if variant == "corrected":
         x, y, at_x, at_y, _ = fit_ratio(x, y, rng)
+    copied = np.zeros(len(x), bool)
+    copied[copies.in_x] = True
+
+    def same(x: Points, y: Points) -> tuple[Points, Points]:
+        """Copies again, after a map whose rounding may depend on the place of a row."""
+        if len(copies.in_x):
+            y = y.copy()
+            y[copies.in_y] = x[copies.in_x]
+        return x, y
+
+    x, y = same(x, y)
 
     def terms(rows_x: Any, rows_y: Any) -> tuple[Points, Points]:
         if variant == "plain":
-            found = _plain_terms(x[rows_x], y[rows_y], k)
+            found = _plain_terms(x[rows_x], y[rows_y], k, copied[rows_x])
             return found, found
-        return _ball_terms(x[rows_x], y[rows_y], at_x[rows_x], at_y[rows_y], k, rng)
+        return _ball_terms(x[rows_x], y[rows_y], at_x[rows_x], at_y[rows_y], k, rng, copied[rows_x])
 
     all_terms, without = terms(slice(None), slice(None))
     name = {"plain": "nearest neighbours", "adaptive": "nearest neighbours, common balls", "corrected": "nearest neighbours, corrected"}[
         variant
     ]
-    method = f"{name}, k={k}, d={x.shape[1]}"
+    method = f"{name}, k={k}, d={x.shape[1]}{copies.note}"
     if not interval:
         return Estimate(float(all_terms.mean()), None, len(x), method, level=level)
     others = []
     if variant == "corrected" and x.shape[1] >= 3:
         others.append(float(without.mean()))
         with contextlib.suppress(TooManyTies):
-            others.append(float(_plain_terms(*whiten(*given), 1).mean()))
+            others.append(float(_plain_terms(*same(*whiten(*given)), 1, copied).mean()))
     found = subsampled(
         lambda rows_x, rows_y: float(terms(rows_x, rows_y)[0].mean()),
         all_terms, (len(x), len(y)), dimension=x.shape[1], k=k, method=method, level=level, rng=rng,
@@ -123,16 +138,25 @@ def _normalised(log_ratio: Points) -> Points:
     return np.asarray(ratio / ratio.mean())
 
 
-def _plain_terms(x: Points, y: Points, k: int) -> Points:
-    """log p̂ − log q̂ at each point, in some order: p̂ = k / (n−1) / (volume of the ball that reaches the k-th neighbour), q̂ likewise."""
+def _plain_terms(x: Points, y: Points, k: int, copied: Any) -> Points:
+    """log p̂ − log q̂ at each point, in some order: p̂ = k / (n−1) / (volume of the ball that reaches the k-th neighbour), q̂ likewise.
+
+    `copied`: the points that y may have, too. Their copies there do not count, as they do not themselves in x.
+    """
     from scipy.special import digamma
 
     n, d = x.shape
     tree = Tree(x)
     queries = x[tree.order]
     to_x, rank_x = kth_distances(tree, queries, k, own=True, name="x")
-    to_y, rank_y = kth_distances(Tree(y), queries, k, own=False, name="y")
+    tree_y = Tree(y)
+    to_y, rank_y = kth_distances(tree_y, queries, k, own=False, name="y")
+    rows = np.flatnonzero(copied[tree.order] & (len(y) > k))
+    if len(rows):
+        rows = rows[tree_y.query(queries[rows], 1)[0][:, 0] == 0.0]
+        to_y[rows], rank_y[rows] = kth_distances(tree_y, queries[rows], k, own=True, name="y")
     terms: Points = d * np.log(to_y / to_x) + math.log(len(y) / (n - 1))
+    terms[rows] += math.log1p(-1.0 / len(y))
     if np.any(rank_x != rank_y):
         terms += digamma(rank_x) - digamma(rank_y)
     return terms
@@ -146,8 +170,10 @@ def _plain_terms(x: Points, y: Points, k: int) -> Points:
 # Of the sample on whose k-th neighbour the ball ends, that neighbour does not count, and the k − 1 within are drawn as those of the other
 # sample are. E log P(B) = ψ(k) − ψ(n+1) for the one; for the other, with N of n within, E ψ(N + 1) − ψ(n + 1) ≈ log P(B), up to
 # (1−P(B))^(n+1). ψ(N+1) ≈ log(N + ½), which is Firth's (1993) intercept for f = 0: so f adds the difference of his intercepts.
-def _ball_terms(x: Points, y: Points, at_x: Points, at_y: Points, k: int, rng: np.random.Generator) -> tuple[Points, Points]:
-    """One term a point of x, in some order, with f and without."""
+def _ball_terms(
+    x: Points, y: Points, at_x: Points, at_y: Points, k: int, rng: np.random.Generator, copied: Any = False
+) -> tuple[Points, Points]:
+    """One term a point of x, in some order, with f and without. `copied` as above."""
     from scipy.special import digamma
 
     nested_x, nested_y = Nested(x, rng), Nested(y, rng)
@@ -158,20 +184,27 @@ def _ball_terms(x: Points, y: Points, at_x: Points, at_y: Points, k: int, rng: n
         rows = nested_x.all.order[start : start + QUERIES_AT_ONCE]
         queries = x[rows]
         near_x, near_y = nested_x.nearest(queries, cap), nested_y.nearest(queries, cap)
-        to_x, to_y = near_x[0][:, k], near_y[0][:, k - 1]
+        # Copies in y, and how many points of y there are beside them.
+        twin = np.broadcast_to(copied, len(x))[rows] & (near_y[0][:, 0] == 0.0) & (len(y) > k)
+        own_y, size = np.where(twin, near_y[1][:, 0], -1), len(y) - twin
+        to_x, to_y = near_x[0][:, k], np.where(twin, near_y[0][:, min(k, len(y) - 1)], near_y[0][:, k - 1])
         radii = np.maximum(to_x, to_y)
         # No ball at all (many points in one place): both counts are of an atom, and neither ends the ball.
         ends_x, ends_y = (to_x >= to_y) & (radii > 0.0), (to_y >= to_x) & (radii > 0.0)
+        if np.any(copied):
+            # The neighbour on which the ball ends may be in both samples: then it counts in neither.
+            ends_x |= (near_x[0] == radii[:, None]).any(1) & (radii > 0.0)
+            ends_y |= (near_y[0] == radii[:, None]).any(1) & (radii > 0.0)
         in_x, index_x, of_x = nested_x.within(queries, rows, radii, cap, near_x)
-        in_y, index_y, of_y = nested_y.within(queries, None, radii, cap, near_y)
+        in_y, index_y, of_y = nested_y.within(queries, own_y if twin.any() else None, radii, cap, near_y)
         count_x, size_x = _exact_counts(nested_x, queries, radii, in_x.sum(1), of_x, len(x) - 1)
-        count_y, size_y = _exact_counts(nested_y, queries, radii, in_y.sum(1), of_y, len(y))
+        count_y, size_y = _exact_counts(nested_y, queries, radii, in_y.sum(1), of_y, size)
         log_mass_x = digamma(count_x + ~(ends_x & (size_x == len(x) - 1))) - digamma(size_x + 1)
-        log_mass_y = digamma(count_y + ~(ends_y & (size_y == len(y)))) - digamma(size_y + 1)
+        log_mass_y = digamma(count_y + ~(ends_y & (size_y == size))) - digamma(size_y + 1)
         terms = log_mass_x - log_mass_y
         plain.append(terms)
         if corrected:
-            in_x, in_y = _within_only(in_x, ends_x & (of_x == len(x) - 1)), _within_only(in_y, ends_y & (of_y == len(y)))
+            in_x, in_y = _within_only(in_x, ends_x & (of_x == len(x) - 1)), _within_only(in_y, ends_y & (of_y == size))
             here = at_x[rows, None]
             terms = terms + np.where(radii > 0.0, _intercepts(at_x[index_x] - here, in_x, at_y[index_y] - here, in_y), 0.0)
         out.append(terms)
@@ -186,22 +219,22 @@ def _within_only(inside: Any, ends: Any) -> Any:
     return inside
 
 
-def _exact_counts(nested: Nested, queries: Points, radii: Points, counts: Any, sizes: Any, size: int) -> tuple[Any, Any]:
+def _exact_counts(nested: Nested, queries: Points, radii: Points, counts: Any, sizes: Any, size: Any) -> tuple[Any, Any]:
     """Counts and out of how many, where thinned counts stand for more than `cap` points: exact at atoms and up to LARGEST_COUNT.
 
     Thinned counts are unbiased, but neighbouring balls share their noise, most of all at an atom.
     """
-    counts, sizes = counts.copy(), sizes.copy()
+    counts, sizes, size = counts.copy(), sizes.copy(), np.broadcast_to(size, counts.shape)
     own = size < len(nested.all.points)
     rows = np.flatnonzero((sizes < size) & (radii == 0.0))
     if len(rows):
-        counts[rows], sizes[rows] = nested.count_copies(queries[rows]) - own, size
-    k = LARGEST_COUNT + own + 1
+        counts[rows], sizes[rows] = nested.count_copies(queries[rows]) - own[rows], size[rows]
+    k = LARGEST_COUNT + bool(own.any()) + 1
     rows = np.flatnonzero((sizes < size) & (counts * (size / np.maximum(sizes, 1)) <= LARGEST_COUNT))
     if len(rows) and k <= len(nested.all.points):
-        inside = np.sum(nested.all.query(queries[rows], k)[0] <= radii[rows, None], axis=1) - own
+        inside = np.sum(nested.all.query(queries[rows], k)[0] <= radii[rows, None], axis=1) - own[rows]
         exact = inside <= LARGEST_COUNT
-        counts[rows[exact]], sizes[rows[exact]] = inside[exact], size
+        counts[rows[exact]], sizes[rows[exact]] = inside[exact], size[rows[exact]]
     return counts, sizes
 
 
@@ -276,7 +309,10 @@ def one_sample(x: Any, log_density: Callable[[Points], Any] | Any, k: int = 1, *
     if np.isnan(log_q).any() or np.any(log_q == np.inf):
         row = int(np.flatnonzero(np.isnan(log_q) | (log_q == np.inf))[0])
         raise ValueError(f"log_density is {log_q[row]} at row {row} of x: a log-density is a number or -inf")
-    method = f"nearest neighbours, density of Q known, k={k}, d={d}"
+    copies = find_copies(points, points[:0])
+    points, log_q, n = copies.x, log_q[copies.rows], len(copies.x)
+    k = min(k, n - 1)
+    method = f"nearest neighbours, density of Q known, k={k}, d={d}{copies.note}"
     if np.any(log_q == -np.inf):
         outside = int(np.sum(log_q == -np.inf))
         return Estimate(math.inf, math.inf, n, f"{method}: q is 0 at {outside} of {n} points", interval=(math.inf, math.inf), level=level)

@@ -12,6 +12,7 @@ import numpy as np
 
 from ..._ops import ops_of
 from .._estimate import Estimate
+from ._copies import find_copies
 from ._inputs import Points, check_level, generator, read_points
 from ._intervals import symmetric
 from ._ratio import whiten
@@ -73,6 +74,8 @@ def variational(
         raise ValueError(f"bound is {bound!r}: it must be one of {', '.join(map(repr, BOUNDS))}")
     level, rng = check_level(level), generator(rng)
     first, second, _ = read_points(x, y)
+    copies = find_copies(first, second)
+    first, second, note = copies.x, copies.y, copies.note
     n, m = len(first), len(second)
     if critic is not None:
         values = [(_evaluate(critic, first, "x"), _evaluate(critic, second, "y"))]
@@ -84,6 +87,11 @@ def variational(
         train = _trainer(framework)
         first, second = whiten(first, second)
         parts_x, parts_y = np.array_split(rng.permutation(n), 2), np.array_split(rng.permutation(m), 2)
+        if len(copies.in_x):
+            # A row that both samples have is of the same half in both: a critic that has seen it does not judge it.
+            half = np.isin(copies.in_x, parts_x[1])
+            others = np.array_split(rng.permutation(np.setdiff1d(np.arange(m), copies.in_y)), 2)
+            parts_y = [np.concatenate([copies.in_y[half == bool(i)], others[i]]) for i in (0, 1)]
         values = []
         for i in (0, 1):
             trained = train(
@@ -103,12 +111,13 @@ def variational(
     # Half the difference of two critics is what training adds to the error of their mean.
     error = math.hypot(float(np.std(drawn)), 0.5 * (max(reached) - min(reached)))
     name = {"donsker_varadhan": "Donsker–Varadhan bound", "nwj": "NWJ bound", "classifier": "classifier ratio"}[bound]
-    found = symmetric(value, error, n, f"{name}, held out", level)
+    method = f"{name}, held out{note}"
+    found = symmetric(value, error, n, method, level)
     if bound == "classifier":
         return found
     from scipy.special import ndtri
 
-    return symmetric(value, error, n, f"{name}, held out", level, lower=value - float(ndtri(level)) * error)
+    return symmetric(value, error, n, method, level, lower=max(value - float(ndtri(level)) * error, 0.0))
 
 
 def _bound(bound: str, f_x: Points, f_y: Points) -> float:
