@@ -368,6 +368,12 @@ def mistakes(r):
     )
     raises(ValueError, "called differently", lambda: r.loss(student, teacher, direction=DIRECTIONS[min(r.rank, 1)]))
     raises(ValueError, "student has shape (2, 3, ", lambda: r.loss(student, teacher[:1]))
+    more = torch.cat([teacher, teacher[..., : 2 * (r.rank == 0)]], -1)  # on one rank; all must raise, and none may wait
+    words = f"teacher {more.shape[-1]}, and the rest" if r.rank == 0 else "called differently"
+    raises(ValueError, words, lambda: r.loss(student, more))
+    hidden, weight = torch.zeros(2, 3, 4), torch.zeros(student.shape[-1], 4)
+    words = f"teacher_logits {more.shape[-1]}, and the rest" if r.rank == 0 else "another rank of the group has different numbers"
+    raises(ValueError, words, lambda: linear_kl(hidden=hidden, weight=weight, teacher_logits=more, group=dist.group.WORLD))
     raises(TypeError, "group is 3", lambda: kl_loss(student=student, teacher=teacher, group=3))
     learnt = torch.ones((), requires_grad=True)
     raises(

@@ -152,7 +152,7 @@ def _same_categories(names: Sequence[str], shapes: Sequence[Sequence[Any]], axes
             raise ValueError(f"{names[0]} has no categories along axis {axis}")
 
 
-def _same_categories_when_run(ops: Any, arrays: Sequence[Array], axes: tuple[int, ...]) -> Sequence[Array]:
+def same_categories_when_run(ops: Any, arrays: Sequence[Array], axes: tuple[int, ...]) -> Sequence[Array]:
     """Sizes that TensorFlow does not know while it traces are compared when the code runs."""
     compare = getattr(ops, "same_sizes", None)
     unknown = [axis for axis in axes if any(x.shape[axis] is None for x in arrays)]
@@ -256,7 +256,7 @@ def prepare(
     axes = parse_axes(axis, ndim)
     _same_categories(names, [x.shape for x in arrays], axes)
     _row_shape([x.shape for x in arrays], names)
-    arrays = list(_same_categories_when_run(ops, arrays, axes))
+    arrays = list(same_categories_when_run(ops, arrays, axes))
     if prior is not None:
         share = _parse_prior(prior, forms)
         # The sum rounds: in float64, where there is one.

@@ -40,7 +40,7 @@ def kl_divergence(y_true: Any, y_pred: Any, from_logits: bool = False, axis: int
     Parameters
     ----------
     y_true, y_pred : tensors or array_like
-        Probabilities, of one shape or shapes that broadcast.
+        Probabilities, of one shape or shapes that broadcast; categories must agree.
     from_logits : bool
         y_pred holds logits, whose softmax is never formed. y_true is then normalised, and the value multiplied by its sum (a row
         of zeros gives 0), so that rounding in that sum does not blur a small divergence.
@@ -142,13 +142,13 @@ def divergences(y_true: Any, y_pred: Any, from_logits: bool = False, axis: int =
         _refuse(given, y_pred, "y_true and y_pred are single numbers: a distribution needs an axis of categories")
     axes = parse_axes(axis, ndim)
     ops = ops_of(y_pred)
-    x, y = ops.broadcast([y_true, y_pred])
-    if not from_logits:
-        return literal_sum_of_probs(ops, x, y, axes)
     sizes = [((1,) * (ndim - len(s)) + s)[axes[0]] for s in (true_shape, shape)]
     if None not in sizes and sizes[0] != sizes[1]:
-        raise ValueError(f"kl_divergence(): y_true has {sizes[0]} categories and y_pred {sizes[1]} logits along axis {axis}")
-    return literal_sum_of_logits(ops, x, y, axes)
+        raise ValueError(
+            f"kl_divergence(): y_true has {sizes[0]} categories and y_pred {sizes[1]} along axis {axis}: they do not broadcast"
+        )
+    x, y = ops.broadcast([y_true, y_pred])
+    return (literal_sum_of_logits if from_logits else literal_sum_of_probs)(ops, x, y, axes)
 
 
 def where_counted(y_true: Any, y_pred: Any, weights: Any, axis: int, pad: int = 0) -> Any:

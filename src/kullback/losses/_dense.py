@@ -8,21 +8,62 @@ from __future__ import annotations
 import math
 from typing import Any
 
+import numpy as np
+
 from .._divergences import divergence
 from .._forms import inverse_temperature, is_number, per_row
 from .._ops import Array
 from .._reduce import reduce_values, row_weights, share_of_each
 from ._scaling import inverse, learns
 
+# What a caller of `kl_loss` can do about two sizes.
+FIX = "pass valid={}"
+
 
 def same_categories(ops: Any, x: Array, y: Array) -> tuple[Array, Array]:
-    """The shorter one padded with absent categories; one of them where there are none."""
+    """The shorter one padded with absent categories, up to one where there are none. `matched` has said whether that is right."""
     sizes = [x.shape[-1], y.shape[-1]]
     if sizes[0] == sizes[1] != 0:
         return x, y
     longer = max(*sizes, 1)
     x, y = (ops.pad_last(z, longer - size, -math.inf) if size < longer else z for z, size in zip((x, y), sizes))
     return x, y
+
+
+def matched(ops: Any, sides: dict[str, Array], weights: Any, valid: int | None, fix: str, *, look: bool = True) -> tuple[Array, Array]:
+    """Two sides, by name, whose categories correspond one by one. The side that has more must have logits of -inf there, or `valid` must
+    leave them out. `fix` says what else the caller can do."""
+    (name, x), (other, y) = sides.items()
+    sizes = x.shape[-1], y.shape[-1]
+    if sizes[0] == sizes[1] or None in sizes or (valid is not None and valid <= min(sizes)):
+        return x, y
+    sentence = different_sizes(name, sizes[0], other, sizes[1], fix)
+    if sizes[0] > sizes[1]:
+        return only_padding(ops, x, slice(sizes[1], valid), weights, sentence, look=look), y
+    return x, only_padding(ops, y, slice(sizes[0], valid), weights, sentence, look=look)
+
+
+def different_sizes(name: str, size: int, other: str, other_size: int, fix: str) -> str:
+    least = min(size, other_size)
+    return (
+        f"{name} has {size} categories and {other} {other_size}, and the rest of the longer side is not padding: different vocabularies "
+        f"cannot be compared category by category; if the first {least} are the same in both, {fix.format(least)}"
+    )
+
+
+def only_padding(ops: Any, x: Array, rest: slice, weights: Any, sentence: str, *, look: bool = True) -> Array:
+    """x, if its logits in these columns are -inf in every row that counts. Other rows raise `sentence` where the values can be looked at,
+    and become NaN elsewhere. An accelerator is waited for: NaN would not tell its user which sizes disagree."""
+    last = (len(x.shape) - 1,)
+    found = ops.sum(ops.astype(x[..., rest] != -math.inf, ops.float32), last)
+    if not (look and ops.can_look(found)):
+        return x + ops.astype(ops.where(found > 0.0, math.nan, found), x.dtype)
+    wrong = np.asarray(ops.to_numpy(ops.squeeze(found, last))) > 0.0
+    if weights is not None:
+        wrong = wrong & (np.asarray(ops.to_numpy(weights_of_rows(ops, weights, x))) != 0.0)
+    if wrong.any():
+        raise ValueError(sentence)
+    return x
 
 
 def weights_of_rows(ops: Any, weights: Any, x: Array) -> Array | None:

@@ -12,7 +12,7 @@ from .._forms import float_arrays, inverse_temperature, is_number
 from .._ops import Array, common_ops
 from .._pairs import Spec, attach, pair, textbook
 from ..estimators.policy import per_token, token_mask
-from ._dense import same_categories, why_not_fused
+from ._dense import matched, same_categories, why_not_fused
 from ._scaling import check_scaling, inverse
 
 
@@ -36,7 +36,7 @@ def token_terms(logits: Any, logits_ref: Any, tokens: Any, *, temperature: Any =
     logits : array [..., categories]
         The policy's.
     logits_ref : array [..., categories]
-        The reference's, a constant.
+        The reference's, a constant. The side that has more categories must have logits of -inf in the rest.
     tokens : integer array [...]
         The tokens that were drawn.
     temperature : float or array that broadcasts to the shape of `tokens`
@@ -85,6 +85,7 @@ def token_terms(logits: Any, logits_ref: Any, tokens: Any, *, temperature: Any =
     y = ops.stop_gradient(y)
     if len(x.shape) == 0 or not _match(x.shape[:-1], y.shape[:-1]):
         raise ValueError(f"logits have shape {tuple(x.shape)} and logits_ref {tuple(y.shape)}: one row for each token, in both")
+    x, y = matched(ops, {"logits": x, "logits_ref": y}, mask, None, "pass the first {} of each")
     at, keep, valid = _tokens(ops, tokens, mask, x)
     reason = "impl='array' asks for array operations" if impl == "array" else why_not_fused(ops, x, y, temperature)
     if reason is not None and impl == "triton":
