@@ -6,7 +6,7 @@ Reads forms, axes, labels and priors, and says in one sentence what is wrong wit
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -131,6 +131,11 @@ def float_arrays(ops: Any, named: Sequence[tuple[str, Any]]) -> list[Array]:
     return [_as_float_array(ops, name, x, like) for name, x in named]
 
 
+def widest_of(ops: Any, arrays: Sequence[Array]) -> Array:
+    """The array whose dtype the result has, for what joins arrays of one shape."""
+    return next((x for x in arrays if x.dtype == ops.float64), arrays[0])
+
+
 def left_pad(ops: Any, x: Array, ndim: int) -> Array:
     return ops.expand(x, tuple(range(ndim - len(x.shape)))) if len(x.shape) < ndim else x
 
@@ -168,8 +173,8 @@ def _row_shape(shapes: Sequence[Sequence[Any]], names: Sequence[str]) -> None:
             raise ValueError(f"{listed}: their batch axes do not broadcast") from None
 
 
-def per_row(ops: Any, name: str, v: Any, x: Array, axes: tuple[int, ...]) -> Array:
-    """A number or an array over the batch, laid out so that it broadcasts against x."""
+def per_row(ops: Any, name: str, v: Any, x: Array, axes: tuple[int, ...], judge: Callable[[Any, Array], Array] | None = None) -> Array:
+    """A number or an array over the batch, laid out so that it broadcasts against x. `judge` sees its values before that."""
     # Beside half precision they are float32, as all that is computed.
     dtype = ops.float64 if x.dtype == ops.float64 else ops.float32
     v = ops.astype(_as_float_array(ops, name, v, ops.astype(x, dtype) if ops.is_half(x) and ops_of(v) is not ops else x), dtype)
@@ -179,12 +184,30 @@ def per_row(ops: Any, name: str, v: Any, x: Array, axes: tuple[int, ...]) -> Arr
         raise ValueError(
             f"{name} has shape {shape}: it must broadcast to the batch shape, which has {batch} ax{'i' if batch == 1 else 'e'}s"
         )
+    v = v if judge is None else judge(ops, v)
     v = ops.expand(left_pad(ops, v, batch), axes)
     rows = [1 if i in axes else n for i, n in enumerate(x.shape)]
     if any(_known(n) and _known(m) and n not in (1, m) for n, m in zip(v.shape, rows)):
         expected = tuple(n for i, n in enumerate(x.shape) if i not in axes)
         raise ValueError(f"{name} has shape {shape}: it must broadcast to the batch shape, {expected}")
     return ops.rows_like(v, x, axes)
+
+
+def weight_per_row(ops: Any, weights: Any, x: Array, axes: tuple[int, ...], check: bool | None = None) -> Array:
+    return per_row(ops, "weights", weights, x, axes, lambda ops, weights: judged_weights(ops, weights, check))
+
+
+def judged_weights(ops: Any, weights: Array, check: bool | None = None) -> Array:
+    """Weights below 0, of inf and of NaN raise where they can be looked at, and become NaN elsewhere."""
+    if check is False or not (ops.can_look(weights) if check else ops.may_look(weights)):
+        return ops.where((weights >= 0.0) & (weights < math.inf), weights, math.nan)
+    found = np.asarray(ops.to_numpy(weights))
+    if not (found.min(initial=0.0) >= 0.0 and found.max(initial=0.0) < math.inf):
+        bad = tuple(int(i) for i in np.argwhere(~((found >= 0.0) & (found < math.inf)))[0])
+        where = f" at {bad[0] if len(bad) == 1 else bad}" if bad else ""
+        value = "inf in float32" if found[bad] == math.inf and found.dtype == np.float32 else f"{found[bad]:g}"  # it may have been less
+        raise ValueError(f"weights hold {value}{where}: a weight must be a finite number of at least 0; a weight of 0 leaves its row out")
+    return weights
 
 
 def check_temperature(temperature: Any) -> None:
@@ -270,9 +293,9 @@ def prepare(
     if temperature is not None and not (is_number(temperature) and temperature == 1):
         if any(f not in LOG_FORMS for f in forms):
             raise ValueError("temperature divides logits: it needs form 'logits' or 'log_probs'")
-        scale = inverse_temperature(ops, temperature, arrays[0], axes)
+        scale = inverse_temperature(ops, temperature, widest_of(ops, arrays), axes)
     if weights is not None:
-        weights = per_row(ops, "weights", weights, arrays[0], axes)
+        weights = weight_per_row(ops, weights, widest_of(ops, arrays), axes, check)
         # Rows of weight 0 may hold anything; a harmless row in their place keeps it out of the derivatives.
         arrays = [ops.where(weights == 0.0, 0.0 if f in LOG_FORMS else 1.0, x) for x, f in zip(arrays, forms)]
     return Inputs(ops, names, tuple(arrays), forms, axes, tolerances, weights, scale, check, narrow)

@@ -7,6 +7,7 @@ from typing import Any
 
 from ._forms import Inputs, is_number
 from ._ops import Array
+from ._pairs import within_range
 
 REDUCTIONS = ("none", "sum", "mean", "batchmean")
 
@@ -47,6 +48,7 @@ def reduce_values(ops: Any, values: Array, weights: Array | None, reduction: str
     """One value a distribution, and weights of the same shape, to what was asked for."""
     if weights is not None:
         weights = ops.astype(weights, values.dtype)
+        weights = _relative(ops, weights) if reduction == "mean" else weights
         values = _weighted(ops, values, weights)
     if reduction == "none":
         return values
@@ -55,6 +57,13 @@ def reduce_values(ops: Any, values: Array, weights: Array | None, reduction: str
     if reduction == "batchmean" and len(values.shape) > 0:
         return ops.total(values) / ops.length(values)
     return ops.total(values)
+
+
+def _relative(ops: Any, weights: Array) -> Array:
+    """Weights whose sum does not overflow, and loses no digits below the smallest number. A mean depends on their quotients alone."""
+    if 0 in tuple(weights.shape):
+        return weights
+    return weights * within_range(ops, ops.stop_gradient(ops.max(weights, tuple(range(len(weights.shape))))))
 
 
 def _divisor(ops: Any, weights: Array) -> Array:
@@ -68,6 +77,7 @@ def row_weights(ops: Any, like: Array, weights: Array | None, reduction: str) ->
     dtype = ops.float64 if like.dtype == ops.float64 else ops.float32
     found = ops.astype(ops.where(like == like, 1.0, 1.0) if weights is None else weights, dtype)
     if reduction == "mean":
+        found = _relative(ops, found)
         return found / _divisor(ops, found)
     return found / ops.length(found) if reduction == "batchmean" and len(found.shape) > 0 else found
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import sys
 from functools import partial
 from typing import Any
@@ -75,6 +76,10 @@ def rows_like(v: Any, x: Any, axes: Any) -> Any:
 def asarray(x: Any, like: Any) -> Any:
     if tf.is_tensor(x) or isinstance(x, tf.Variable):
         return tf.convert_to_tensor(x)
+    if like is not None and like.dtype.is_floating and isinstance(x, (int, float, list, tuple)):
+        # At once: on the way 0.9 would be rounded to float32.
+        with contextlib.suppress(TypeError, ValueError):
+            return tf.convert_to_tensor(x, like.dtype)
     made = tf.convert_to_tensor(x)
     castable = made.dtype.is_floating or made.dtype.is_integer or made.dtype.is_bool
     return tf.cast(made, like.dtype) if like is not None and like.dtype.is_floating and castable else made

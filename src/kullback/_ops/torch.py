@@ -73,6 +73,9 @@ def asarray(x: Any, like: Any) -> Any:
         return x
     if like is None:
         return torch.as_tensor(x)
+    if like.dtype.is_floating_point and isinstance(x, (int, float, list, tuple)):
+        # At once: on the way 0.9 would be rounded to the default dtype, float32.
+        return torch.as_tensor(x, dtype=like.dtype, device=like.device)
     made = torch.as_tensor(x, device=like.device)
     return made.to(like.dtype) if like.dtype.is_floating_point and not made.is_complex() else made
 

@@ -8,7 +8,7 @@ from typing import Any, NoReturn
 import keras
 import numpy as np
 
-from .._forms import parse_axes
+from .._forms import judged_weights, parse_axes
 from .._literal import literal_sum_of_logits, literal_sum_of_probs
 from .._ops import ops_of
 
@@ -152,7 +152,8 @@ def divergences(y_true: Any, y_pred: Any, from_logits: bool = False, axis: int =
 
 
 def where_counted(y_true: Any, y_pred: Any, weights: Any, axis: int, pad: int = 0) -> Any:
-    """y_true, made 0 in rows that have no weight or are masked: 0 times an infinite divergence would be NaN.
+    """y_true, made 0 in rows that have no weight or are masked: 0 times an infinite divergence would be NaN. Weights below 0 or of NaN are
+    refused, or make y_true NaN where nobody can look at them.
 
     Weights with fewer axes than the batch are padded at `pad`: a loss broadcasts them from the right (0), a metric from the left (-1).
     """
@@ -160,7 +161,9 @@ def where_counted(y_true: Any, y_pred: Any, weights: Any, axis: int, pad: int = 
         if weight is None:
             continue
         y_true = keras.ops.convert_to_tensor(_array(y_true))
-        weight = keras.ops.cast(weight, "bool")
+        weight = keras.ops.convert_to_tensor(_array(weight))
+        if keras.backend.is_float_dtype(weight.dtype):
+            weight = judged_weights(ops_of(weight), weight)
         batch = len(y_true.shape) - 1
         if len(weight.shape) == batch + 1 and weight.shape[-1] == 1:
             weight = keras.ops.squeeze(weight, axis=-1)
@@ -168,7 +171,11 @@ def where_counted(y_true: Any, y_pred: Any, weights: Any, axis: int, pad: int = 
             return y_true  # Keras will say what is wrong
         for _ in range(batch - len(weight.shape)):
             weight = keras.ops.expand_dims(weight, axis=pad)
-        y_true = keras.ops.where(keras.ops.expand_dims(weight, axis=axis), y_true, keras.ops.zeros_like(y_true))
+        weight = keras.ops.expand_dims(weight, axis=axis)
+        y_true = keras.ops.where(keras.ops.cast(weight, "bool"), y_true, keras.ops.zeros_like(y_true))
+        if keras.backend.is_float_dtype(weight.dtype) and not ops_of(weight).may_look(weight):
+            dtype = y_true.dtype if keras.backend.is_float_dtype(y_true.dtype) else weight.dtype
+            y_true = keras.ops.cast(y_true, dtype) + keras.ops.cast(weight * 0.0, dtype)  # NaN where the weight is
     return y_true
 
 

@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 
 from .._divergences import divergence
-from .._forms import inverse_temperature, is_number, per_row
+from .._forms import inverse_temperature, is_number, weight_per_row
 from .._ops import Array
 from .._reduce import reduce_values, row_weights, share_of_each
 from ._scaling import inverse, learns
@@ -69,7 +69,7 @@ def only_padding(ops: Any, x: Array, rest: slice, weights: Any, sentence: str, *
 def weights_of_rows(ops: Any, weights: Any, x: Array) -> Array | None:
     """One a row of x."""
     last = (len(x.shape) - 1,)
-    return None if weights is None else ops.squeeze(per_row(ops, "weights", weights, x, last), last)
+    return None if weights is None else ops.squeeze(weight_per_row(ops, weights, x, last), last)
 
 
 def takes_few_passes(ops: Any, x: Array, y: Array) -> bool:
@@ -87,7 +87,7 @@ def few_passes(
     scale = None if is_number(temperature) and temperature == 1 else inverse_temperature(ops, temperature, x, last)
     if weights is None:
         return reduce_values(ops, rows_jax.values(x, y, kind, share, scale), None, reduction)
-    weights = per_row(ops, "weights", weights, x, last)
+    weights = weight_per_row(ops, weights, x, last)
     values = rows_jax.values(x, y, kind, share, scale, weights != 0.0)
     return reduce_values(ops, values, ops.squeeze(weights, last), reduction)
 

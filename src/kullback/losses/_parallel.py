@@ -11,8 +11,8 @@ import math
 from collections.abc import Callable
 from typing import Any, NamedTuple, NoReturn
 
-from .._forms import inverse_temperature, is_number
-from .._ops import Array
+from .._forms import inverse_temperature, is_number, judged_weights
+from .._ops import Array, ops_of
 from ._dense import FIX, different_sizes
 from ._rows import Statistics, slopes, statistics
 from ._scaling import has_axes, learns
@@ -150,6 +150,8 @@ def of_dtensors(
     values = parallel_torch.distributed(values, where)
     count = values.numel()
     if weights is not None:
+        ops = ops_of(student)
+        weights = judged_weights(ops, ops.asarray(weights, None))
         weights = parallel_torch.replicated(weights, where).to(values.dtype).expand(where.batch)
         values = weights * values.where(weights != 0.0, 0.0)
         count = weights.sum()

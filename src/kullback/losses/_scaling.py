@@ -12,7 +12,7 @@ import numpy as np
 
 from .._forms import check_temperature, inverse_temperature, is_number
 from .._ops import Array
-from .._pairs import expm1
+from .._pairs import expm1, result_dtype
 
 
 def check_scaling(temperature: Any, *, scale_t2: bool = False, softcap: Any = None, logit_scale: Any = 1.0) -> None:
@@ -52,12 +52,11 @@ def inverse(ops: Any, temperature: Any, x: Array) -> Any:
     return ops.squeeze(inverse_temperature(ops, temperature, x, last), last)
 
 
-def capped(ops: Any, x: Array, logit_scale: float, softcap: float | None) -> Array:
+def capped(ops: Any, x: Array, logit_scale: float, softcap: float | None, beside: Array) -> Array:
+    """x after scale and softcap, in the dtype of what is computed of x and another array `beside` it."""
     if softcap is None and logit_scale == 1.0:
         return x
-    if ops.is_half(x):
-        x = ops.astype(x, ops.float32)
-    x = x * float(logit_scale)
+    x = ops.astype(x, result_dtype(ops, (x, beside))) * float(logit_scale)
     if softcap is None:
         return x
     # tanh|u| = −expm1(−2|u|) / (1 + e^−2|u|): nothing overflows, and small u keeps its digits. −inf stays absent; NaN and inf are kept out

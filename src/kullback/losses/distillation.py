@@ -127,7 +127,7 @@ def kl_loss(
                 raise RuntimeError(f"inplace=True cannot be: {reason or 'impl is array'}")
         if group is None:
             student, teacher = matched(ops, {"student": student, "teacher": teacher}, weights, valid, FIX)
-        student, teacher = (capped(ops, x, logit_scale, softcap) for x in (student, teacher))
+        student, teacher = (capped(ops, x, logit_scale, softcap, y) for x, y in ((student, teacher), (teacher, student)))
         compared = {"temperature": temperature, "weights": weights, "reduction": reduction}
         if group is not None:
             called = f"direction {direction!r}" + (f", temperature {temperature:g}" if is_number(temperature) else "")

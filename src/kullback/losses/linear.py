@@ -51,12 +51,12 @@ class Losses(NamedTuple):
     def __call__(self, logits: Array, rows: Rows, shared: tuple[Array, ...]) -> Array:
         ops = self.ops
         if rows.indices is not None:
-            student = capped(ops, logits, self.logit_scale, self.softcap)
+            student = capped(ops, logits, self.logit_scale, self.softcap, logits)
             if self.temperature != 1.0:
                 student = (ops.astype(student, ops.float32) if ops.is_half(student) else student) / self.temperature
             return sparse_losses(ops, student, rows.indices, rows.teacher, self.tail, *self[1:4], rows.keep)
         teacher = project(ops, rows.teacher, *shared) if shared else rows.teacher
-        student, teacher = (capped(ops, x, self.logit_scale, self.softcap) for x in (logits, teacher))
+        student, teacher = (capped(ops, x, self.logit_scale, self.softcap, logits) for x in (logits, teacher))
         first, second = same_categories(ops, *((teacher, student) if self.teacher_first else (student, teacher)))
         return divergence(
             self.kind, self.share, first, second, form="logits", axis=-1, keepdims=False, weights=rows.keep, reduction="none", base=None,
@@ -227,6 +227,8 @@ def _linear_kl(ops: Any, given: dict[str, Any], options: _Options) -> Array:
     if options.top is None:
         indices, tail = None, ""
         teacher = ops.stop_gradient(arrays["teacher_logits"] if arrays["teacher_hidden"] is None else arrays["teacher_hidden"])
+        if hidden.dtype != ops.float64 and teacher.dtype == ops.float64 and arrays["teacher_hidden"] is None:
+            teacher = ops.astype(teacher, ops.float32)  # as the student's logits are: float64 would promise digits that these have not
     else:
         size = arrays["weight"].shape[0] if part is None else part.size
         indices, teacher = known(ops, options.top, hidden, batch, size, weights)
@@ -381,13 +383,13 @@ def _spread_step(
         rows = tokens.part(of_tokens)
         temperature: Any = rows.temperature if losses.temperature is None else losses.temperature
         if part is not None:
-            student = capped(ops, logits, losses.logit_scale, losses.softcap)
+            student = capped(ops, logits, losses.logit_scale, losses.softcap, logits)
             return spread_losses(
                 ops, student, rows.indices, rows.teacher, losses.tail, losses[1:4], temperature, rows.keep, part, fused=fused
             )  # fmt: skip
         weight, bias = (*tokens.shared, None, None)[:2]
         teacher = rows.teacher if weight is None else linear_torch.project_new(rows.teacher, weight, bias, wide)
-        student, teacher = (capped(ops, x, losses.logit_scale, losses.softcap) for x in (logits, teacher))
+        student, teacher = (capped(ops, x, losses.logit_scale, losses.softcap, logits) for x in (logits, teacher))
         first, second = same_categories(ops, *((teacher, student) if losses.teacher_first else (student, teacher)))
         scale = _parallel.row_scale(ops, temperature, first)
         return _parallel.row_values(ops, first, second, losses.kind, losses.share, scale, options.group, fused=fused)

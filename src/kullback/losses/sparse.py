@@ -327,7 +327,7 @@ def sparse_loss(
     reason = reason or why_no_kernel(top.tail, kind, group)
     if reason is not None and impl == "triton":
         raise RuntimeError(f"impl='triton' cannot run: {reason}; impl='auto' falls back")
-    student = capped(ops, student, logit_scale, softcap)
+    student = capped(ops, student, logit_scale, softcap, student)
     weights = weights_of_rows(ops, weights, student)
     batch, at_temperature = student.shape[:-1], float(top.temperature)
     if group is not None:
