@@ -45,7 +45,7 @@ def test_weights_below_0_and_nan_are_refused(entry):
 def test_weights_of_more_axes_and_of_one_number():
     with pytest.raises(ValueError, match=r"^weights hold -2 at \(1, 2\)"):
         kb.kl(np.stack([P, P]), Q, weights=[[1, 1, 1], [1, 1, -2]])
-    with pytest.raises(ValueError, match="^weights hold -0.5: a weight"):
+    with pytest.raises(ValueError, match=r"^weights hold -0\.5: a weight"):
         kb.kl(P, Q, weights=-0.5)
     # Nobody looks, or may look: NaN for that row.
     assert np.isnan(kb.kl(P, Q, weights=[1.0, -1.0, 2.0], check=False)).tolist() == [False, True, False]

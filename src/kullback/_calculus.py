@@ -359,8 +359,8 @@ def _balanced(ops: Any, to_log: Array, normalised: Array, axes: Any) -> Array:
 
 
 def _to_input(
-    ops: Any, form: str, x: Array, to_log: Array, normalised: Array, at_zero: Any, axes: Any, scale: Array | None, factor: Array | float = 1.0
-) -> Array:  # fmt: skip
+    ops: Any, form: str, x: Array, to_log: Array, normalised: Array, at_zero: Any, axes: Any, scale: Array | None, factor: Array | float
+) -> Array:
     """From d/d log p to d/d the array given: logits x scale, or probabilities that are divided by their sum, as counts x factor are."""
     if form in LOG_FORMS:
         return to_log if scale is None else to_log * scale

@@ -134,13 +134,18 @@ def may_look(x: Any) -> bool:
     return can_look(x) and x.device.type == "cpu"
 
 
+# A tensor that `torch._lazy_clone` has made shares memory until someone may write to it, as NumPy might.
+_shares_memory = getattr(torch._C, "_is_cow_tensor", lambda x: False)
+
+
 def to_numpy(x: Any) -> Any:
     x = x.detach().cpu()
+    x = x.clone() if _shares_memory(x) else x
     return x.float().numpy() if x.dtype == torch.bfloat16 else x.numpy()
 
 
 def host_view(x: Any) -> Any:
-    if not may_look(x) or x.layout is not torch.strided or x.is_conj() or x.is_neg():
+    if not may_look(x) or x.layout is not torch.strided or x.is_conj() or x.is_neg() or _shares_memory(x):
         return None
     return to_numpy(x)
 

@@ -18,7 +18,8 @@ from .policy import over_tokens, policy_kl
 def grpo(logp: Any, logp_ref: Any, *, mask: Any = None, reduction: str = "sequence_mean") -> Array:
     """The KL term of GRPO (DeepSeekMath, DeepSeek-R1): k3 as written, averaged over the tokens of a response, then over responses.
 
-    Its expected gradient is that of KL(ref‖π), not of KL(π‖ref), and has no ratio for tokens drawn by an older policy.
+    Its expected gradient is that of KL(ref‖π), not of KL(π‖ref), and has no ratio for tokens drawn by an older policy. A log-ratio
+    log ref/π above 20 counts as 20, in the value and in the derivative, which the papers' formula would let grow to inf (see `policy_kl`).
 
     Examples
     --------

@@ -140,12 +140,12 @@ def known(ops: Any, top: TopK, like: Array, batch: Any, size: Any, weights: Arra
         at, logs = ops.where(left_out, at * 0, at), ops.where(left_out, -math.log(2.0 * shape[-1]), logs)
     valid = (at >= 0) & (at < size)
     if ops.may_look(at) and ops.may_look(logs):
-        _look(ops, at, logs, valid, weights, size, tolerance)
+        _look(ops, at, logs, valid, weights, size, tolerance, top.tail)
     wrong = ~valid | (ops.sum(ops.exp(logs), (len(shape) - 1,)) > 1.0 + tolerance)
     return ops.where(valid, at, at * 0), ops.where(wrong, math.nan, logs)
 
 
-def _look(ops: Any, at: Array, logs: Array, valid: Array, weights: Array | None, size: int, tolerance: float) -> None:
+def _look(ops: Any, at: Array, logs: Array, valid: Array, weights: Array | None, size: int, tolerance: float, tail: str) -> None:
     places, inside, values = (np.asarray(ops.to_numpy(x)) for x in (at, valid, logs))
     kept = np.ones(places.shape[:-1], bool) if weights is None else np.asarray(ops.to_numpy(weights)) != 0
     if not inside.all():
@@ -157,6 +157,12 @@ def _look(ops: Any, at: Array, logs: Array, valid: Array, weights: Array | None,
         bad = tuple(np.argwhere(twice)[0])
         raise ValueError(f"indices{_row(bad)} name a category twice: each must be there once")
     total = np.exp(values).sum(-1)
+    if tail in ("renormalize", "renormalize_teacher") and (total == 0).any():
+        bad = tuple(np.argwhere(total == 0)[0])
+        raise ValueError(
+            f"log_probs{_row(bad)} are -inf everywhere, and tail={tail!r} divides by their sum, which is 0: give the row weight 0, or take "
+            "tail='bucket'"
+        )
     if (total > 1 + tolerance).any():
         bad = tuple(np.argwhere(total > 1 + tolerance)[0])
         raise ValueError(
@@ -229,7 +235,8 @@ def completed(ops: Any, values: Array, logs: Array, tail: str) -> Array:
         return values
     last = (len(logs.shape) - 1,)
     mass = ops.astype(ops.squeeze(ops.sum(ops.exp(logs), last), last), values.dtype)
-    return mass * (values + ops.log(mass))
+    nothing = mass == 0.0  # a sum of terms that are all 0
+    return ops.where(nothing, 0.0, mass * (ops.where(nothing, 0.0, values) + ops.log(ops.where(nothing, 1.0, mass))))
 
 
 def sparse_losses(
