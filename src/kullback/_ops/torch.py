@@ -68,8 +68,20 @@ def astype(x: Any, dtype: Any) -> Any:
     return x if x.dtype == dtype else x.to(dtype)
 
 
+def why_not_dense(x: Any) -> str | None:
+    """What a tensor is whose numbers do not lie in memory one by one, and what makes one of it that is dense."""
+    if x.is_nested:
+        return "a nested tensor: pass torch.nested.to_padded_tensor(...) of it, and weights of 0 for the padding"
+    if x.is_quantized:
+        return "quantised: pass .dequantize() of it"
+    return None if x.layout is torch.strided else f"sparse ({x.layout}): pass .to_dense() of it"
+
+
 def asarray(x: Any, like: Any) -> Any:
     if isinstance(x, torch.Tensor):
+        why = why_not_dense(x)
+        if why is not None:
+            raise TypeError(f"it is {why}")
         return x
     if like is None:
         return torch.as_tensor(x)

@@ -13,7 +13,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from .._divergences import kl
-from .._forms import float_arrays, is_number, left_pad
+from .._forms import float_arrays, is_number, left_pad, shown
 from .._ops import Array, common_ops
 from .._pairs import attach, expm1, phi
 from ._estimate import Estimate
@@ -142,7 +142,7 @@ def _log_bounds(clip: Any, logp_old: Any) -> tuple[float, float] | None:
     low, high = clip if isinstance(clip, (tuple, list)) and len(clip) == 2 else (0.0, clip)
     if not (is_number(low) and is_number(high) and 0 <= low <= high and high > 0):
         raise ValueError(
-            f"clip is {clip!r}: it must be the largest importance ratio to count with, or a pair of the smallest and the largest"
+            f"clip is {shown(clip)}: it must be the largest importance ratio to count with, or a pair of the smallest and the largest"
         )
     if logp_old is None:
         raise ValueError("clip bounds the importance ratios π/π_old: it needs logp_old, the log-probs at the time the tokens were drawn")
@@ -178,7 +178,7 @@ def policy_terms(
     elif logp_taken is not None:
         raise ValueError("logp_taken goes with kind='full'; elsewhere logp itself holds the log-probs of the tokens drawn")
     named = [("logp", logp), ("logp_ref", logp_ref), ("logp_old", logp_old), ("mask", mask), ("logp_taken", logp_taken)]
-    named = [(name, x) for name, x in named if x is not None]
+    named = [(name, x) for name, x in named if x is not None or name in ("logp", "logp_ref")]
     ops = common_ops(named)
     arrays = dict(zip((name for name, _ in named), float_arrays(ops, named)))
     floats = [x for name, x in arrays.items() if name != "mask"]

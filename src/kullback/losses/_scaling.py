@@ -10,7 +10,7 @@ from typing import Any
 
 import numpy as np
 
-from .._forms import check_temperature, inverse_temperature, is_number
+from .._forms import check_temperature, inverse_temperature, is_number, shown
 from .._ops import Array
 from .._pairs import expm1, result_dtype
 
@@ -19,7 +19,7 @@ def check_scaling(temperature: Any, *, scale_t2: bool = False, softcap: Any = No
     check_temperature(temperature)
     for name, x in (("softcap", 1.0 if softcap is None else softcap), ("logit_scale", logit_scale)):
         if not (is_number(x) and 0 < x < math.inf):
-            raise ValueError(f"{name} is {x!r}: it must be a number above 0")
+            raise ValueError(f"{name} is {shown(x)}: it must be a number above 0")
     if scale_t2 and has_axes(temperature):
         raise ValueError("scale_t2 needs one temperature: multiply reduction='none' by your temperatures squared")
 

@@ -92,6 +92,8 @@ def kl_loss(
     if impl not in ("auto", "array", "triton"):
         raise ValueError(f"impl is {impl!r}: it must be 'auto', 'array' or 'triton'")
     check_scaling(temperature, scale_t2=scale_t2, softcap=softcap, logit_scale=logit_scale)
+    if isinstance(student, TopK):
+        raise TypeError("student is a TopK: only a teacher can be one; of a student all logits must be there")
     if isinstance(teacher, TopK):
         if inplace:
             raise ValueError("inplace is for teachers whose logits are all there, not for a TopK")

@@ -211,7 +211,9 @@ class _Tokens(NamedTuple):
 
 
 def _linear_kl(ops: Any, given: dict[str, Any], options: _Options) -> Array:
-    named = [(name, x) for name, x in given.items() if x is not None and name not in ("indices", "log_probs")]
+    named = [
+        (name, x) for name, x in given.items() if name in ("hidden", "weight") or (x is not None and name not in ("indices", "log_probs"))
+    ]
     arrays: dict[str, Any] = {**given, **dict(zip((name for name, _ in named), float_arrays(ops, named)))}
     check_linear_arrays(ops, arrays, options.top, spread=options.group is not None)
     arrays, wrong = _matched(ops, arrays, options)

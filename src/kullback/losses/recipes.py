@@ -9,7 +9,7 @@ import math
 from dataclasses import dataclass
 from typing import Any
 
-from .._forms import float_arrays, is_number
+from .._forms import float_arrays, is_number, shown
 from .._ops import Array, common_ops
 from ..estimators.policy import policy_terms
 from .policy import over_tokens, policy_kl
@@ -41,6 +41,8 @@ def deepseek_v32(logp: Any, logp_ref: Any, logp_old: Any, *, mask: Any = None, r
     >>> float(deepseek_v32([[-1.0, -2.0]], [[-1.5, -1.9]], [[-1.1, -2.0]]).round(6))
     0.061453
     """
+    if logp_old is None:
+        raise TypeError("logp_old is None: it must be an array of numbers; on the first step over a batch pass logp_old=logp")
     return policy_kl(logp, logp_ref, logp_old=logp_old, gradient="as_written", mask=mask, reduction=reduction)
 
 
@@ -87,6 +89,8 @@ def ppo_rewards(score: Any, logp: Any, logp_ref: Any, *, coefficient: Any, mask:
     array([[-0.05,  1.01],
            [ 1.99,  0.  ]])
     """
+    if not (is_number(coefficient) or hasattr(coefficient, "dtype")):
+        raise TypeError(f"coefficient is {shown(coefficient)}: it must be a number")
     if kind == "full":
         raise ValueError("kind='full' is no property of the token drawn: a reward needs 'k1' (or 'k2', 'k3', 'abs')")
     terms = policy_terms(
@@ -114,7 +118,7 @@ def ppo_rewards(score: Any, logp: Any, logp_ref: Any, *, coefficient: Any, mask:
 
 def _positive(name: str, x: Any) -> None:
     if not (is_number(x) and 0 < x < math.inf):
-        raise ValueError(f"{name} is {x!r}: it must be a positive number")
+        raise ValueError(f"{name} is {shown(x)}: it must be a positive number")
 
 
 @dataclass

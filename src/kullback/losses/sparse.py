@@ -11,7 +11,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from .._divergences import divergence
-from .._forms import float_arrays, is_number
+from .._forms import float_arrays, is_number, places, shown
 from .._ops import Array, common_ops
 from .._reduce import reduce_values
 from . import _parallel
@@ -95,7 +95,7 @@ def check_top_k(top: TopK, direction: str, temperature: Any) -> None:
     if direction not in TAILS[top.tail]:
         raise ValueError(f"tail={top.tail!r} has no direction={direction!r}: {_WHY_NOT[top.tail]}; tail='bucket' has every direction")
     if not (is_number(top.temperature) and 0 < top.temperature < math.inf):
-        raise ValueError(f"the temperature of a TopK is {top.temperature!r}: it must be a number above 0")
+        raise ValueError(f"the temperature of a TopK is {shown(top.temperature)}: it must be a number above 0")
     if not is_number(temperature) or temperature != top.temperature:
         raise ValueError(
             f"temperature is {temperature!r} and the teacher's log_probs were taken at {top.temperature!r}: they are not known at another "
@@ -119,9 +119,7 @@ def why_no_kernel(tail: str, kind: Kind, group: Any) -> str | None:
 def known(ops: Any, top: TopK, like: Array, batch: Any, size: Any, weights: Array | None) -> tuple[Array, Array]:
     """Indices and log-probs for a batch of logits over `size` categories, in the framework of `like`; those of rows to leave out made
     harmless. What is wrong raises where it can be seen, and makes its row NaN elsewhere (indices given twice stay unseen there)."""
-    at = ops.indices(top.indices, like)
-    if ops.is_float(at) or not ops.is_integer(at) or "bool" in str(at.dtype):
-        raise TypeError(f"indices have dtype {at.dtype}: they must be integers, the places of categories")
+    at = places(ops, "indices", top.indices, like)
     _, logs = float_arrays(ops, [("student", like), ("log_probs", top.log_probs)])
     shape = (*batch, at.shape[-1] if len(at.shape) > 0 else 0)
     for name, x in (("indices", at), ("log_probs", logs)):

@@ -8,7 +8,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from .._divergences import divergence
-from .._forms import float_arrays, inverse_temperature, is_number
+from .._forms import float_arrays, inverse_temperature, is_number, places
 from .._ops import Array, common_ops
 from .._pairs import Spec, attach, pair, textbook
 from ..estimators.policy import per_token, token_mask
@@ -117,9 +117,7 @@ def _match(shape: Any, other: Any) -> bool:
 
 def _tokens(ops: Any, tokens: Any, mask: Any, logits: Array) -> tuple[Array, Array | None, Array]:
     """The tokens, those that do not count or do not exist replaced by the first; which count; and which exist, or do not count."""
-    at = ops.indices(tokens, logits)
-    if ops.is_float(at) or not ops.is_integer(at) or "bool" in str(at.dtype):
-        raise TypeError(f"tokens have dtype {at.dtype}: they must be integers, the places of categories")
+    at = places(ops, "tokens", tokens, logits)
     if not _match(at.shape, logits.shape[:-1]):
         raise ValueError(f"tokens have shape {tuple(at.shape)} beside logits of shape {tuple(logits.shape)}: one token a row")
     keep = None if mask is None else token_mask(ops, mask, logits[..., 0])
