@@ -448,6 +448,9 @@ def dtensors(r):
     short = distribute_tensor(teacher[..., :300].contiguous(), mesh, [Shard(-1)])
     raises(ValueError, "pad the shorter one", lambda: kl_loss(student=x, teacher=short))
     raises(ValueError, "DTensors know theirs", lambda: kl_loss(student=x, teacher=x, group=dist.group.WORLD))
+    negative = torch.ones(student.shape[:-1])
+    negative.view(-1)[1] = -1.0
+    raises(ValueError, "weights hold -1 at", lambda: kl_loss(student=x, teacher=x, weights=negative))
     for several in (torch.ones(3, 2), [[1.0, 2.0]] * 3):
         raises(ValueError, "one number beside DTensors", lambda several=several: kl_loss(student=x, teacher=x, temperature=several))
     top = TopK(torch.zeros(3, 2, 1, dtype=torch.int64), torch.full((3, 2, 1), -1.0))

@@ -139,14 +139,18 @@ def _refuse_what_is_no_array(name: str, x: Any) -> None:
         why = f"is a sparse matrix ({type(x).__name__}): pass {name}.toarray()"
     elif above > 0 and ops_of(inner) not in (None, numpy_ops):
         why = f"is a list of {ops_of(inner).name} arrays: stack them, so that it is one array"
-    elif isinstance(x, np.ndarray) and (x.dtype.kind in "SUMmVT" or (x.dtype.kind == "f" and x.dtype.itemsize > 8)):
-        why = f"has dtype {x.dtype}: use {_DTYPES}"
     if why is not None:
         raise TypeError(f"{name} {why}")
 
 
 def _as_float_array(ops: Any, name: str, x: Any, like: Any) -> Array:
-    if ops_of(x) is None or not hasattr(x, "dtype") or isinstance(x, np.ndarray):
+    # Of an array of NumPy no more is asked: torch.compile cannot follow that.
+    if (
+        isinstance(x, np.ma.MaskedArray)
+        or not (isinstance(x, np.ndarray) or hasattr(x, "dtype"))
+        or hasattr(x, "iloc")
+        or hasattr(x, "nnz")
+    ):
         _refuse_what_is_no_array(name, x)
     try:
         array = ops.asarray(x, like)
@@ -165,7 +169,7 @@ def _as_float_array(ops: Any, name: str, x: Any, like: Any) -> Array:
 def _from_large_integers(name: str, x: Any, error: Exception) -> Array:
     """Integers that a framework's own integers cannot hold, as float64; anything else is an error, in the words of the framework."""
     made: Any = None
-    if not hasattr(x, "dtype") or isinstance(x, np.ndarray):
+    if not hasattr(x, "dtype") or (isinstance(x, np.ndarray) and x.dtype == object):
         with contextlib.suppress(ValueError):
             made = np.asarray(x, dtype=object)
     if made is None or made.size == 0 or not all(isinstance(v, (int, float, np.integer, np.floating)) for v in made.flat):
