@@ -146,8 +146,15 @@ def may_look(x: Any) -> bool:
     return can_look(x) and x.device.type == "cpu"
 
 
-# A tensor that `torch._lazy_clone` has made shares memory until someone may write to it, as NumPy might.
-_shares_memory = getattr(torch._C, "_is_cow_tensor", lambda x: False)
+_is_lazy_clone = getattr(torch._C, "_is_cow_tensor", lambda x: False)
+
+
+def _shares_memory(x: Any) -> bool:
+    """Is it made by `torch._lazy_clone`, and shares memory until someone may write to it, as NumPy might?"""
+    try:
+        return bool(_is_lazy_clone(x))
+    except NotImplementedError:  # what is left of a tensor after a transform of torch.func has no memory of its own
+        return False
 
 
 def to_numpy(x: Any) -> Any:
