@@ -79,7 +79,7 @@ def kl(
     keepdims : bool
         Keep the category axes, with size 1.
     weights : array_like, optional
-        One weight per distribution, broadcast to the batch shape. Rows of weight 0 may hold anything, NaN included.
+        One weight per distribution, finite and at least 0, broadcast to the batch shape. Rows of weight 0 may hold anything, NaN included.
     reduction : {"none", "sum", "mean", "batchmean"}
         Over distributions, never over categories. "mean" is Σwx/Σw under weights; "batchmean" divides the sum by the length of the
         first batch axis.

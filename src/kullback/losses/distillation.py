@@ -56,7 +56,7 @@ def kl_loss(
     logit_scale : float
         Multiplies the logits of both, before the softcap (Cohere). Above 0.
     weights : array, optional
-        One a distribution; 0/1 is a padding mask. What has weight 0 may hold anything, NaN included.
+        One a distribution, at least 0; 0/1 is a padding mask. What has weight 0 may hold anything, NaN included.
     reduction : {"mean", "sum", "batchmean", "none"}
         Over distributions, never over categories; "mean" is Σwx/Σw under weights.
     valid : int, optional
