@@ -16,12 +16,12 @@ from .._ops import Array
 from .._reduce import reduce_values, row_weights, share_of_each
 from ._scaling import inverse, learns
 
-# What a caller of `kl_loss` can do about two sizes.
+# The advice of `kl_loss` to a caller whose sides have different sizes.
 FIX = "pass valid={}"
 
 
 def same_categories(ops: Any, x: Array, y: Array) -> tuple[Array, Array]:
-    """The shorter one padded with absent categories, up to one where there are none. `matched` has said whether that is right."""
+    """The shorter array padded with absent categories; two empty arrays get one. `matched` has checked that this is right."""
     sizes = [x.shape[-1], y.shape[-1]]
     if sizes[0] == sizes[1] != 0:
         return x, y
@@ -31,8 +31,8 @@ def same_categories(ops: Any, x: Array, y: Array) -> tuple[Array, Array]:
 
 
 def matched(ops: Any, sides: dict[str, Array], weights: Any, valid: int | None, fix: str, *, look: bool = True) -> tuple[Array, Array]:
-    """Two sides, by name, whose categories correspond one by one. The side that has more must have logits of -inf there, or `valid` must
-    leave them out. `fix` says what else the caller can do."""
+    """Both sides (a dict from names to logits), checked: their categories must correspond one by one. The longer side must have logits of
+    -inf in its other categories, or `valid` must leave these out. `fix` says what else the caller can do."""
     (name, x), (other, y) = sides.items()
     sizes = x.shape[-1], y.shape[-1]
     if sizes[0] == sizes[1] or None in sizes or (valid is not None and valid <= min(sizes)):
