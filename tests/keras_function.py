@@ -164,7 +164,8 @@ def check_bad_input_raises_what_keras_raises():
             raises(kind, message, lambda a=arguments: kk.losses.KLDivergence()(*a))
     if BACKEND == "torch":  # Keras sums the number over its last axis
         raises(ValueError, "single numbers", lambda: kk.kl_divergence(0.5, 0.5))
-    raises(ValueError, "y_true has 1 categories and y_pred 4 logits", lambda: kk.kl_divergence(x[:, :1], x, from_logits=True))
+    for from_logits in (False, True):  # regression: probabilities of one category were broadcast to four
+        raises(ValueError, "y_true has 1 categories and y_pred 4", lambda f=from_logits: kk.kl_divergence(x[:, :1], x, from_logits=f))
     raises(ValueError, "axis 2 is out of range", lambda: kk.kl_divergence(x, x, axis=2))
     raises(ValueError, "reduction", lambda: kk.losses.KLDivergence(reduction="average"))
 

@@ -14,7 +14,7 @@ import keras
 import numpy as np
 
 import kullback.keras as kk
-from keras_support import BACKEND, ORIGINAL, ROUNDING, close, draw, numpy
+from keras_support import BACKEND, ORIGINAL, ROUNDING, close, draw, numpy, raises
 from literal import by_hand, softmax
 
 REDUCTIONS = ("sum_over_batch_size", "mean", "sum", "mean_with_sample_weight", "none", None)
@@ -33,6 +33,14 @@ def check_signatures_begin_with_those_of_keras():
     assert issubclass(kk.metrics.KLDivergence, keras.metrics.KLDivergence)
     assert kk.KLDivergence is kk.losses.KLDivergence
     assert sorted(kk.__all__) == kk.__all__
+
+
+def check_weights_below_0_and_nan_are_refused():
+    """Regression: they gave a plausible mean."""
+    x, y = np.full((2, 3), 1 / 3, np.float32), np.array([[0.5, 0.25, 0.25], [0.1, 0.2, 0.7]], np.float32)
+    for wrong in ([1.0, -1.0], np.array([np.nan, 1.0], np.float32)):
+        raises(ValueError, "weights hold", lambda w=wrong: kk.losses.KLDivergence()(x, y, sample_weight=w))
+        raises(ValueError, "weights hold", lambda w=wrong: kk.metrics.KLDivergence().update_state(x, y, sample_weight=w))
 
 
 def check_reductions_and_weights_are_those_of_keras():

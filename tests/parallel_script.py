@@ -368,6 +368,12 @@ def mistakes(r):
     )
     raises(ValueError, "called differently", lambda: r.loss(student, teacher, direction=DIRECTIONS[min(r.rank, 1)]))
     raises(ValueError, "student has shape (2, 3, ", lambda: r.loss(student, teacher[:1]))
+    more = torch.cat([teacher, teacher[..., : 2 * (r.rank == 0)]], -1)  # on one rank; all must raise, and none may wait
+    words = f"teacher {more.shape[-1]}, and the rest" if r.rank == 0 else "called differently"
+    raises(ValueError, words, lambda: r.loss(student, more))
+    hidden, weight = torch.zeros(2, 3, 4), torch.zeros(student.shape[-1], 4)
+    words = f"teacher_logits {more.shape[-1]}, and the rest" if r.rank == 0 else "another rank of the group has different numbers"
+    raises(ValueError, words, lambda: linear_kl(hidden=hidden, weight=weight, teacher_logits=more, group=dist.group.WORLD))
     raises(TypeError, "group is 3", lambda: kl_loss(student=student, teacher=teacher, group=3))
     learnt = torch.ones((), requires_grad=True)
     raises(
@@ -442,6 +448,9 @@ def dtensors(r):
     short = distribute_tensor(teacher[..., :300].contiguous(), mesh, [Shard(-1)])
     raises(ValueError, "pad the shorter one", lambda: kl_loss(student=x, teacher=short))
     raises(ValueError, "DTensors know theirs", lambda: kl_loss(student=x, teacher=x, group=dist.group.WORLD))
+    negative = torch.ones(student.shape[:-1])
+    negative.view(-1)[1] = -1.0
+    raises(ValueError, "weights hold -1 at", lambda: kl_loss(student=x, teacher=x, weights=negative))
     for several in (torch.ones(3, 2), [[1.0, 2.0]] * 3):
         raises(ValueError, "one number beside DTensors", lambda several=several: kl_loss(student=x, teacher=x, temperature=several))
     top = TopK(torch.zeros(3, 2, 1, dtype=torch.int64), torch.full((3, 2, 1), -1.0))

@@ -14,12 +14,16 @@ import jax.numpy as jnp
 import numpy as np
 import pandas as pd
 import pytest
+import scipy.sparse
 import tensorflow as tf
 import tinygrad
 import torch
 
 import kullback as kb
+import kullback.torch
 from frameworks import ALL
+from kullback import losses
+from kullback.estimators import from_policy, per_token
 
 P, Q = np.array([0.5, 0.3, 0.2]), np.array([0.4, 0.4, 0.2])
 GOOD = np.array([[0.5, 0.3, 0.2]] * 4)
@@ -232,6 +236,69 @@ def test_types_of_numbers(function):
 def test_what_cannot_join_a_tensor_is_named(tensor, wrong):
     with pytest.raises((TypeError, ValueError), match=r"^q (cannot be read as an array of numbers|is complex|is None|has dtype)"):
         kb.kl(tensor, wrong)
+
+
+def test_what_is_no_array_is_named_in_one_sentence():
+    """Regression: sentences from inside the frameworks (KeyError 'logp_ref', "invalid data type 'str'", "Cannot access storage")."""
+    x, half, z = [-1.0, -2.0], torch.tensor([0.5, 0.5]), torch.zeros(2, 3)
+    place, top = np.zeros((2, 1), int), losses.TopK(np.zeros((2, 1), int), np.zeros((2, 1)))
+    none, dense = "is None: it must be an array of numbers", "cannot be read as an array of numbers: it is"
+    sparse, nested = f"{dense} sparse (torch.sparse_coo): pass .to_dense() of it", f"{dense} a nested tensor: pass torch.nested.to_pad"
+    stack, last = "is a list of PyTorch arrays: stack them, so that it is one array", "only a teacher can be one"
+    rows = torch.nested.nested_tensor([half, half])
+    huge = "an integer of about 10^400, larger than any float"
+    logits = lambda theta: theta  # noqa: E731
+    for sentence, call in (
+        *((f"logp_ref {none}", lambda f=f: f(x, None)) for f in (losses.policy_kl, losses.grpo, losses.kimi_k15, per_token, from_policy)),
+        *((f"logp {none}", lambda f=f: f(None, x)) for f in (losses.policy_kl, losses.grpo, losses.kimi_k15, per_token, from_policy)),
+        (f"logp_old {none}", lambda: losses.deepseek_v32(x, x, None)),
+        (f"logp_ref {none}", lambda: losses.ppo_rewards(1.0, x, None, coefficient=0.1)),
+        ("coefficient is None: it must be a number", lambda: losses.ppo_rewards(1.0, x, x, coefficient=None)),
+        (f"tokens {none}", lambda: losses.token_terms(z, z, None)),
+        (f"indices {none}", lambda: losses.kl_loss(student=z, teacher=losses.TopK(None, None))),
+        (f"log_probs {none}", lambda: losses.kl_loss(student=z, teacher=losses.TopK(place, None))),
+        (f"student is a TopK: {last}", lambda: losses.kl_loss(student=top, teacher=z)),
+        ("q is a TopK: it must be an array of numbers", lambda: kb.kl(z, top)),
+        ("teacher is a TopK: it must be an array of numbers", lambda: kullback.torch.KLLoss()(student=z, teacher=top)),
+        (f"hidden {none}", lambda: losses.linear_kl(hidden=None, weight=z, teacher_logits=z)),
+        ("p has dtype torch.float8_e4m3fn: use float16", lambda: kb.kl(half.to(torch.float8_e4m3fn), half)),
+        ("kl_div(): input has dtype torch.float8_e4m3fn: pass", lambda: kullback.torch.kl_div(half.to(torch.float8_e4m3fn), half)),
+        *((f"{name} {sparse}", lambda f=f: f(half.to_sparse())) for name, f in (("p", kb.entropy), ("x", lambda v: kb.rel_entr(v, v)))),
+        *((f"{name} {nested}", lambda f=f: f(rows)) for name, f in (("p", kb.entropy), ("p", lambda v: kb.kl(v, v)))),
+        ("p is a sparse matrix (csr_matrix): pass p.toarray()", lambda: kb.kl(scipy.sparse.csr_matrix([[0.5, 0.5]]), half)),
+        (f"q {stack}", lambda: kb.kl(half, [half, half])),
+        (f"p {stack}", lambda: kb.kl([half[0], half[1]], half)),
+        (f"prior is {huge}", lambda: kb.kl([1, 2], [3, 4], form="counts", prior=10**400)),
+        (f"p holds {huge}", lambda: kb.kl([10**400, 1], [3, 4], form="counts")),
+        (f"q holds {huge}", lambda: kb.kl(half, [10**400, 1], form="counts")),
+        (f"p['a'] is {huge}", lambda: kb.kl({"a": 10**400}, {"a": 1}, form="counts")),
+        (f"order is {huge}", lambda: kb.renyi(half, half, order=10**400)),
+        (f"temperature holds {huge}", lambda: kb.kl(half, half, form="logits", temperature=10**400)),
+        ("logits is 1: it must be a function from parameters to logits", lambda: losses.fisher_vector_product(1, 2, 3)),
+        ("parameters hold 2: derivatives need PyTorch", lambda: losses.fisher_vector_product(logits, 2, 3)),
+        ("parameters hold no arrays", lambda: losses.fisher_vector_product(logits, [], [])),
+        ("vector must hold PyTorch arrays, as the", lambda: losses.fisher_vector_product(logits, half, None)),
+        ("vector and parameters differ", lambda: losses.fisher_vector_product(logits, {"a": half}, {"b": half})),
+    ):
+        with pytest.raises((TypeError, ValueError, RuntimeError)) as caught:
+            call()
+        assert str(caught.value).startswith(sentence)
+
+
+def test_integers_beyond_those_of_frameworks():
+    """Regression: counts of 2**64 were "dtype object"."""
+    for x in ([2**64, 2**65], np.array([2**64, 2**65]), torch.tensor([2.0**64, 2.0**65]), {"a": 2**64, "b": 2**65}):
+        q = {"a": 1, "b": 2} if isinstance(x, dict) else [1, 2]
+        assert float(kb.kl(x, q, form="counts")) == 0
+    assert kb.kl(torch.tensor([1.0, 1.0]), [2**64, 2**64], form="counts") == 0
+
+
+@pytest.mark.parametrize("make", [np.asarray, torch.tensor, jnp.asarray, tf.convert_to_tensor, tinygrad.Tensor])
+def test_shapes_of_elements_that_do_not_broadcast(make):
+    """Regression: each framework had a sentence of its own, and some an error of their own."""
+    for function in (kb.rel_entr, kb.kl_div):
+        sentence = "x has shape (2,) and y has shape (3,): they do not broadcast"
+        raises(ValueError, sentence, function, make([0.5, 0.5]), make([0.5, 0.25, 0.25]))
 
 
 def test_complex_tensors():

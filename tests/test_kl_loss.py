@@ -112,10 +112,61 @@ def test_valid(framework):
 
 
 def test_a_category_only_the_teacher_has_makes_forward_infinite_and_js_finite():
-    student, teacher = np.zeros((1, 2)), np.zeros((1, 3))
+    student, teacher = np.array([[0.0, 0.0, -np.inf]]), np.zeros((1, 3))
     assert kl_loss(student=student, teacher=teacher) == np.inf
     assert kl_loss(student=student, teacher=teacher, direction="reverse") == pytest.approx(np.log(1.5))
     assert 0 < kl_loss(student=student, teacher=teacher, direction="js") < np.log(2)
+
+
+def _linear(student, teacher, from_hidden):
+    """`linear_kl` of these logits, which are the same in both rows: they are the biases of a projection of zeros."""
+    zeros = student.new_zeros if torch.is_tensor(student) else np.zeros
+    given = {"hidden": zeros((2, 3)), "weight": zeros((student.shape[1], 3)), "bias": student[1]}
+    if from_hidden:
+        made = {"teacher_hidden": zeros((2, 3)), "teacher_weight": zeros((teacher.shape[1], 3)), "teacher_bias": teacher[1]}
+        return linear_kl(**given, **made)
+    return linear_kl(**given, teacher_logits=teacher)
+
+
+SIZES = {
+    "forward": lambda s, t: kl_loss(student=s, teacher=t),
+    "js": lambda s, t: kl_loss(student=s, teacher=t, direction="js"),
+    "token_terms": lambda s, t: token_terms(s, t, [0, 1]).kl,
+    "teacher_logits": lambda s, t: _linear(s, t, False),
+    "teacher_weight": lambda s, t: _linear(s, t, True),
+    "KLLoss": lambda s, t: kullback.torch.KLLoss()(student=torch.as_tensor(s), teacher=torch.as_tensor(t)),
+    "KLMetric": lambda s, t: kullback.torch.KLMetric(form="logits").update(torch.as_tensor(s), torch.as_tensor(t)),
+}
+
+
+@pytest.mark.parametrize("entry", SIZES)
+@pytest.mark.parametrize("make", [np.asarray, torch.as_tensor], ids=["numpy", "torch"])
+def test_two_vocabularies_are_refused_with_both_sizes(entry, make):
+    """Regression: logits of 32,000 and of 151,936 categories gave inf, or 2.56 the other way round."""
+    small, large = make(np.zeros((2, 5))), make(np.zeros((2, 7)))
+    for sides in ((small, large), (large, small)):
+        with pytest.raises(ValueError, match=r"\b(5\b.*\b7|7\b.*\b5)\b"):
+            SIZES[entry](*sides)
+    large[:, 5:] = -np.inf  # padding
+    for sides in ((small, large), (large, small)):
+        if entry.startswith("KL"):  # as `kl`: sizes are equal, whatever the values
+            with pytest.raises(ValueError, match="categories never broadcast"):
+                SIZES[entry](*sides)
+        else:
+            assert SIZES[entry](*sides).max() == 0
+
+
+def test_valid_and_weights_explain_sizes_that_differ():
+    small, large = np.zeros((2, 5)), np.zeros((2, 7))
+    assert kl_loss(student=large, teacher=small, valid=5) == 0
+    assert kl_loss(student=large, teacher=small, valid=4) == 0
+    with pytest.raises(ValueError, match=r"student has 7 categories and teacher 5, .* pass valid=5$"):
+        kl_loss(student=large, teacher=small, valid=6)
+    large[0, 5:], large[1, 5] = -np.inf, np.nan
+    with pytest.raises(ValueError, match="student has 7 categories and teacher 5"):  # NaN is no padding
+        kl_loss(student=large, teacher=small)
+    assert kl_loss(student=large, teacher=small, weights=[1.0, 0.0]) == 0
+    assert token_terms(large, small, [0, 1], mask=[1, 0]).kl.sum() == 0
 
 
 @pytest.mark.parametrize("mix", [0, 1, 0.0, 1.0, -0.1, "half"])

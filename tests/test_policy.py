@@ -12,7 +12,7 @@ import torch
 from frameworks import ALL
 from kullback.estimators import from_policy, per_token
 from kullback.estimators.policy import GRADIENTS, KINDS, LEVELS
-from kullback.losses import policy_kl
+from kullback.losses import deepseek_v32, grpo, policy_kl
 from policies import Policies, slope
 
 SAMPLED = tuple(kind for kind in KINDS if kind != "full")
@@ -250,14 +250,40 @@ def test_k3_does_not_overflow_and_keeps_its_gradient(eager, dtype):
         function = lambda a, b: policy_kl(a, b, gradient=way, level=level, reduction="sum")  # noqa: B023, E731
         value = eager.run(function, logp, ref)
         to_logp, to_ref = eager.gradients(function, logp, ref)
-        assert np.isfinite(value)
-        assert value > 1e37
-        assert np.isfinite(to_ref).all()
+        # Exponents count up to 20.
+        assert value == pytest.approx(math.exp(20), rel=1e-5)
+        np.testing.assert_allclose(to_ref[0], math.exp(20), rtol=1e-5)
         if way == "exact":
             # Σ over tokens from here on: k1 of this one, k3 of the next.
             np.testing.assert_allclose(to_logp, [-big + math.expm1(-0.5) + 0.5, 0.5], rtol=1e-6)
         else:
-            assert -math.inf < to_logp[0] < -1e37
+            assert to_logp[0] == pytest.approx(-math.exp(20), rel=1e-5)
+
+
+@pytest.mark.parametrize("big", [19.0, 21.0, 87.0, 88.5, 200.0, 3e38, math.inf])
+def test_no_log_ratio_makes_a_loss_infinite(big):
+    """Regression: with a log-ratio of 88 the loss of GRPO was inf in float32, with a gradient of -2.75e37."""
+    for loss in (grpo, lambda p, r: deepseek_v32(p, r, p), lambda p, r: deepseek_v32(p, r, torch.full_like(p, -big))):
+        logp = torch.full((2, 8), -1.0)
+        logp[0, 1:] = -1.0 - big
+        logp.requires_grad_()
+        value = loss(logp, torch.full((2, 8), -1.0))
+        value.backward()
+        assert torch.isfinite(value)
+        assert torch.isfinite(logp.grad).all()
+        assert logp.grad.abs().max() <= 1.1 * math.exp(20)
+        if loss is grpo:
+            # The mean over 8 tokens of k3 at min(big, 20), and over 2 responses. Log-ratios of float32 keep 1e-6 of 20.
+            assert value.item() == pytest.approx(7 / 16 * math.exp(min(big, 20.0)), rel=1e-5)
+            assert logp.grad[0, 1].item() == pytest.approx(-math.exp(min(big, 20.0)) / 16, rel=1e-5)
+    # A prefix of many tokens, each with a ratio above 1.
+    logp, old = torch.full((1, 100), -1.0, requires_grad=True), torch.full((1, 100), -1.0 - min(big, 1e30))
+    for way in ("exact", "as_written"):
+        value = policy_kl(logp, torch.full((1, 100), -1.5), logp_old=old, level="sequence", gradient=way)
+        assert torch.isfinite(value)
+        assert torch.isfinite(torch.autograd.grad(value, logp)[0]).all()
+    # As an estimate nothing is cut before the range of the dtype ends.
+    assert per_token([-1.0 - min(big, 700.0)], [-1.0])[0] == pytest.approx(k3_truth(min(big, 700.0)), rel=1e-12)
 
 
 def test_a_ratio_that_makes_the_product_fit():

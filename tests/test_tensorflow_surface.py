@@ -229,8 +229,9 @@ def test_bad_input_raises_what_tensorflow_raises():
             renamed = {"predictions" if name == "logits" else name: value for name, value in arguments.items()}
             with pytest.raises(type(theirs.value), match=message.replace("logits", "predictions")):
                 call(lambda a=renamed: kt.kl_divergence(**a))()
-    with pytest.raises(tf.errors.InvalidArgumentError, match="categories do not broadcast"):
-        kt.kl_divergence_with_logits(x[:, :1], x)
+    for function in (kt.kl_divergence_with_logits, kt.kl_divergence):  # regression: one probability was broadcast to four
+        with pytest.raises(tf.errors.InvalidArgumentError, match="categories do not broadcast"):
+            function(x[:, :1], x)
     with pytest.raises(tf.errors.InvalidArgumentError, match="single numbers"):
         kt.kl_divergence(0.5, 0.5)
 

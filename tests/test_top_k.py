@@ -145,6 +145,21 @@ def test_edges(rng):
     assert np.isnan(kl_loss(student=np.array([[1.0, np.nan, 0.0]]), teacher=TopK([[0, 1]], logs)))
 
 
+@pytest.mark.parametrize("make", [np.asarray, torch.as_tensor], ids=["numpy", "torch"])
+def test_categories_of_probability_0_alone(make):
+    """Regression: NaN without a reason. What the k are divided by is 0; where nothing is divided, they say nothing."""
+    x = make(np.array([[1.0, 2.0, 0.0]]))
+    q = np.exp([1.0, 2.0, 0.0]) / np.exp([1.0, 2.0, 0.0]).sum()
+    for k in (1, 2):
+        top = TopK(make(np.arange(k)[None]), make(np.full((1, k), -np.inf)))
+        for tail in ("renormalize", "renormalize_teacher"):
+            with pytest.raises(ValueError, match=rf"^log_probs of row 0 are -inf everywhere, and tail='{tail}' divides by their sum"):
+                kl_loss(student=x, teacher=top._replace(tail=tail))
+            assert kl_loss(student=x, teacher=top._replace(tail=tail), weights=[0.0]) == 0
+        assert kl_loss(student=x, teacher=top._replace(tail="ignore")) == 0  # Σ p log(p/q) over them
+        assert float(kl_loss(student=x, teacher=top)) == pytest.approx(-np.log(q[k:].sum()), rel=1e-12)
+
+
 def test_other_errors():
     x = np.zeros((2, 5))
     top = TopK(np.array([[0, 1], [2, 3]]), np.full((2, 2), -1.0))

@@ -14,6 +14,7 @@ import torch
 import torch.nn.functional as F
 from torch.testing._internal.common_methods_invocations import sample_inputs_kl_div
 
+import kullback as kb
 import kullback.torch as kt
 
 ORIGINAL = F.kl_div
@@ -345,3 +346,25 @@ def test_patched_reaches_functions_and_existing_modules():
         assert F.kl_div is kt.kl_div
         assert _gradient_at_zero() == 0.0
     assert F.kl_div is ORIGINAL
+
+
+def test_lazily_cloned_tensors_are_only_read():
+    """Regression: both were copied, which `torch.nn.functional.kl_div` does not do either. Handing memory to NumPy counts as writing."""
+    p, log_q = torch.tensor([[0.5, 0.25, 0.25]]).expand(100, 3).clone(), torch.full((100, 3), 1 / 3).log()
+    calls = {
+        "theirs": lambda p, log_q: F.kl_div(log_q, p, reduction="sum"),
+        "kl_div": lambda p, log_q: kt.kl_div(log_q, p, reduction="sum"),
+        "kl_div of elements": lambda p, log_q: kt.kl_div(log_q, p, reduction="none").sum(),
+        "kl": lambda p, log_q: kb.kl(p, log_q, form=("probs", "log_probs"), reduction="sum"),
+        "weights": lambda p, log_q: kb.kl(p, log_q, form=("probs", "log_probs"), weights=2 * p[:, 0], reduction="sum"),
+        "of one form": lambda p, log_q: kb.kl(p, log_q.exp(), reduction="sum"),
+        "one row": lambda p, log_q: 100 * kb.kl(p[0], log_q.exp()[0]),
+    }
+    expected = 100 * (math.log(3) - 1.5 * math.log(2))
+    for name, call in calls.items():
+        lazy = [torch._lazy_clone(x) for x in (p, log_q)]
+        assert call(*lazy).item() == pytest.approx(expected, rel=1e-6), name  # float32
+        assert all(map(torch._C._is_cow_tensor, lazy)), name
+    with pytest.raises(ValueError, match="row 0 sums to 2"):
+        kb.kl(lazy[0] * 2, lazy[0])
+    assert torch._C._is_cow_tensor(lazy[0])

@@ -32,6 +32,7 @@ from ._pairs import (
     result_dtype,
     scaled_below,
     textbook,
+    within_range,
 )
 
 # Which derivatives are asked for, where a framework knows; those that are not may be None.
@@ -280,10 +281,18 @@ def _evaluate_on_host(ops: Any, fields: Any, draft: Array | None, *arrays: Array
     return ops.from_host(cpu.complete(_evaluate, numpy_ops, spec, ops.host_view(draft), *views))
 
 
+def _summable(ops: Any, form: str, x: Array, axes: Any) -> tuple[Array, Array | float]:
+    """Counts times a power of two, and that power: their sum would overflow, or the quotient of two sums. Other forms are what they are."""
+    if form != "counts":
+        return x, 1.0
+    factor = ops.stop_gradient(within_range(ops, ops.max(x, axes)))
+    return x * factor, factor
+
+
 def _evaluate(ops: Any, spec: Spec, x: Array, y: Array, scale: Array | None = None) -> Array:
     out = result_dtype(ops, (x, y))
     dtype = compute_dtype(ops, spec, (x, y))
-    x, y = ops.astype(x, dtype), ops.astype(y, dtype)
+    x, y = (_summable(ops, form, ops.astype(z, dtype), spec.axes)[0] for form, z in zip(spec.forms, (x, y)))
     scale = None if scale is None else ops.astype(scale, dtype)
     value = KINDS[spec.kind].value(ops, pair(ops, spec, x, y, scale), spec.axes, spec.parameter)
     bad = None
@@ -311,9 +320,9 @@ def gradients(ops: Any, spec: Spec, x: Array, y: Array, scale: Array | None = No
 
 def _gradients(ops: Any, spec: Spec, x: Array, y: Array, scale: Array | None, needs: Needs) -> Slopes:
     dtype = compute_dtype(ops, spec, (x, y))
-    x, y = ops.astype(x, dtype), ops.astype(y, dtype)
-    scale = None if scale is None else ops.astype(scale, dtype)
     axes = spec.axes
+    (x, of_x), (y, of_y) = (_summable(ops, form, ops.astype(z, dtype), axes) for form, z in zip(spec.forms, (x, y)))
+    scale = None if scale is None else ops.astype(scale, dtype)
     fixed_scale = None if scale is None else ops.stop_gradient(scale)
     exact = pair(ops, spec, ops.stop_gradient(x), ops.stop_gradient(y), fixed_scale)
     p, q, log_p, log_ratio = textbook(ops, spec, x, y, scale)
@@ -332,8 +341,10 @@ def _gradients(ops: Any, spec: Spec, x: Array, y: Array, scale: Array | None, ne
     p_zero, q_zero, q_lost = kind.at_zero(spec.parameter)
     at_zero = (p_zero, ops.where(exact.only_p, q_lost, q * 0.0 + q_zero))
     found = [
-        _to_input(ops, form, z, to_log, normalised, zero, axes, scale) if need else None
-        for form, z, to_log, normalised, zero, need in zip(spec.forms, (x, y), to_logs, (both.p, both.q), at_zero, needs)
+        _to_input(ops, form, z, to_log, normalised, zero, axes, scale, factor) if need else None
+        for form, z, to_log, normalised, zero, need, factor in zip(
+            spec.forms, (x, y), to_logs, (both.p, both.q), at_zero, needs, (of_x, of_y)
+        )
     ]
     if scale is not None:
         found.append(sum(_to_scale(ops, z, to_log, axes) for z, to_log in zip((x, y), to_logs)))
@@ -347,12 +358,15 @@ def _balanced(ops: Any, to_log: Array, normalised: Array, axes: Any) -> Array:
     return ops.where(dominant, -ops.sum(ops.where(dominant, 0.0, to_log), axes), to_log)
 
 
-def _to_input(ops: Any, form: str, x: Array, to_log: Array, normalised: Array, at_zero: Any, axes: Any, scale: Array | None) -> Array:
-    """From d/d log p to d/d the array given: logits x scale, or probabilities that are divided by their sum."""
+def _to_input(
+    ops: Any, form: str, x: Array, to_log: Array, normalised: Array, at_zero: Any, axes: Any, scale: Array | None, factor: Array | float
+) -> Array:
+    """From d/d log p to d/d the array given: logits x scale, or probabilities that are divided by their sum, as counts x factor are."""
     if form in LOG_FORMS:
         return to_log if scale is None else to_log * scale
     absent = x == 0.0
-    return ops.where(absent, at_zero, to_log / ops.where(absent, 1.0, normalised)) / ops.sum(x, axes)
+    found = ops.where(absent, at_zero, to_log / ops.where(absent, 1.0, normalised)) / ops.sum(x, axes)
+    return found * factor if form == "counts" else found
 
 
 def _to_scale(ops: Any, x: Array, to_log: Array, axes: Any) -> Array:
@@ -384,7 +398,7 @@ def _log_probability(ops: Any, spec: Spec, x: Array, scale: Array | None) -> tup
 
 def evaluate_entropy(ops: Any, spec: Spec, x: Array, scale: Array | None = None) -> Array:
     out = result_dtype(ops, (x,))
-    x = ops.astype(x, compute_dtype(ops, spec, (x,)))
+    x, _ = _summable(ops, spec.forms[0], ops.astype(x, compute_dtype(ops, spec, (x,))), spec.axes)
     scale = None if scale is None else ops.astype(scale, x.dtype)
     p, log_p, _ = _log_probability(ops, spec, x, scale)
     bad = invalid(ops, x, spec.forms[0], spec.axes, spec.tolerances[0])
@@ -392,11 +406,11 @@ def evaluate_entropy(ops: Any, spec: Spec, x: Array, scale: Array | None = None)
 
 
 def entropy_gradients(ops: Any, spec: Spec, x: Array, scale: Array | None = None, *, needs: Needs = ALL) -> Slopes:
-    x = ops.astype(x, compute_dtype(ops, spec, (x,)))
+    x, factor = _summable(ops, spec.forms[0], ops.astype(x, compute_dtype(ops, spec, (x,))), spec.axes)
     scale = None if scale is None else ops.astype(scale, x.dtype)
     p, log_p, _ = _log_probability(ops, spec, x, scale)
     to_log = -(p * (log_p - ops.sum(p * log_p, spec.axes)))
-    to_x = _to_input(ops, spec.forms[0], x, to_log, p, 0.0, spec.axes, scale)
+    to_x = _to_input(ops, spec.forms[0], x, to_log, p, 0.0, spec.axes, scale, factor)
     return (to_x,) if scale is None else (to_x, _to_scale(ops, x, to_log, spec.axes))
 
 
@@ -406,22 +420,24 @@ def entropy_gradients(ops: Any, spec: Spec, x: Array, scale: Array | None = None
 def evaluate_cross_entropy(ops: Any, spec: Spec, x: Array, y: Array, scale: Array | None = None) -> Array:
     scales = () if scale is None else (scale,)
     kl = evaluate(ops, spec._replace(kind="kl"), x, y, *scales)
-    return kl + ops.astype(evaluate_entropy(ops, spec, x, *scales), kl.dtype)
+    # In the dtype of both: of a float32 P beside a float64 Q the entropy needs the digits, too.
+    return kl + evaluate_entropy(ops, spec, ops.astype(x, kl.dtype), *scales)
 
 
 def cross_entropy_gradients(ops: Any, spec: Spec, x: Array, y: Array, scale: Array | None = None, *, needs: Needs = ALL) -> Slopes:
     scales = () if scale is None else (scale,)
     to_x, to_y, *to_scale = gradients(ops, spec._replace(kind="kl"), x, y, *scales)
+    dtype = compute_dtype(ops, spec, (x, y))
+    x, y = ops.astype(x, dtype), ops.astype(y, dtype)
     entropy_to_x, *entropy_to_scale = entropy_gradients(ops, spec, x, *scales)
     to_x = to_x + entropy_to_x
     if spec.forms[0] not in LOG_FORMS:
         # Where p = 0 the infinite parts cancel: d/dp = -log q - H(P, Q).
-        dtype = to_x.dtype
-        x, y = ops.astype(x, dtype), ops.astype(y, dtype)
+        (x, factor), (y, _) = (_summable(ops, form, z, spec.axes) for form, z in zip(spec.forms, (x, y)))
         _, log_q, q_absent = _log_probability(ops, spec._replace(forms=spec.forms[1:]), y, scale)
         total = ops.sum(x, spec.axes)
         cross = -ops.sum(x * log_q, spec.axes) / total
-        to_x = ops.where(x == 0.0, ops.where(q_absent, 0.0, -log_q - cross) / total, to_x)
+        to_x = ops.where(x == 0.0, ops.where(q_absent, 0.0, -log_q - cross) / total * factor, to_x)
     return (to_x, to_y, *(a + b for a, b in zip(to_scale, entropy_to_scale)))
 
 

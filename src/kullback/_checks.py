@@ -75,7 +75,7 @@ def _complaint(row: Any, form: str, tolerance: float) -> tuple[str, str] | None:
     if row.min() < 0:
         what = f"holds {row.min():.6g} at category {int(row.argmin())}"
         return (what, "counts are not negative") if form == "counts" else (what, "log_probs" if looks_log else "logits")
-    if not np.isfinite(total):
+    if row.max() == np.inf:
         return "holds inf", f"{_PLURAL[form]} are finite"
     if form == "counts":
         return ("has no counts at all", "pass prior= to add pseudo-counts, or give the row weight 0") if total == 0 else None

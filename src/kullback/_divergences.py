@@ -8,7 +8,7 @@ import numpy as np
 
 from ._calculus import elementwise_gradients, evaluate, evaluate_elementwise, gradients
 from ._checks import raise_if_invalid
-from ._forms import float_arrays, is_number, left_pad, prepare
+from ._forms import float_arrays, is_number, left_pad, must_broadcast, prepare, shown
 from ._kernels.small import small_kl
 from ._ops import Array, common_ops, ops_of
 from ._ops import numpy as numpy_ops
@@ -79,7 +79,7 @@ def kl(
     keepdims : bool
         Keep the category axes, with size 1.
     weights : array_like, optional
-        One weight per distribution, broadcast to the batch shape. Rows of weight 0 may hold anything, NaN included.
+        One weight per distribution, finite and at least 0, broadcast to the batch shape. Rows of weight 0 may hold anything, NaN included.
     reduction : {"none", "sum", "mean", "batchmean"}
         Over distributions, never over categories. "mean" is Σwx/Σw under weights; "batchmean" divides the sum by the length of the
         first batch axis.
@@ -152,7 +152,9 @@ def _small(p: Any, q: Any, form: Any) -> Any:
     if type(p) is np.ndarray and type(q) is np.ndarray:
         return small_kl(p, q, form)
     ops = ops_of(p)
-    if ops is None or ops is numpy_ops or ops_of(q) is not ops or len(p.shape) != 1 or p.shape != q.shape:
+    if ops is None or ops is numpy_ops or ops_of(q) is not ops or getattr(p, "is_nested", False) or getattr(q, "is_nested", False):
+        return None
+    if len(p.shape) != 1 or p.shape != q.shape or not (ops.is_float(p) and ops.is_float(q)):
         return None
     x, y = ops.host_view(p), ops.host_view(q)
     if x is None or y is None or not (ops.is_constant(p) and ops.is_constant(q)):
@@ -260,7 +262,7 @@ def renyi(
     [0.0, 0.069336, 0.143841, 0.287682, 0.693147]
     """
     if not (is_number(order) and order >= 0):
-        raise ValueError(f"order is {order!r}: it must be a number ≥ 0 (inf included)")
+        raise ValueError(f"order is {shown(order)}: it must be a number ≥ 0 (inf included)")
     return divergence(
         "renyi", float(order), p, q, form=form, axis=axis, keepdims=keepdims, weights=weights, reduction=reduction, base=base,
         temperature=temperature, prior=prior, check=check,
@@ -271,6 +273,7 @@ def _elementwise(kind: str, x: Any, y: Any) -> Array:
     named = (("x", x), ("y", y))
     ops = common_ops(named)
     arrays = float_arrays(ops, named)
+    must_broadcast([a.shape for a in arrays], ("x", "y"), "they")
     ndim = max(len(a.shape) for a in arrays)
     x, y = ops.broadcast([left_pad(ops, a, ndim) for a in arrays])
     spec = Spec(kind, 0.0, (), (), (), not ops.exact_float32)

@@ -5,8 +5,10 @@ Reads forms, axes, labels and priors, and says in one sentence what is wrong wit
 
 from __future__ import annotations
 
+import contextlib
 import math
-from collections.abc import Mapping, Sequence
+import sys
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -41,8 +43,21 @@ class Inputs(NamedTuple):
         return Spec(kind, parameter, self.forms, self.axes, self.tolerances, wide)
 
 
+_LARGEST = int(sys.float_info.max)
+
+
 def is_number(x: Any) -> bool:
-    return isinstance(x, (int, float, np.number)) and not isinstance(x, (bool, np.complexfloating))
+    """One that a float can hold."""
+    if isinstance(x, int):
+        return not isinstance(x, bool) and -_LARGEST <= x <= _LARGEST
+    return isinstance(x, (float, np.number)) and not isinstance(x, np.complexfloating)
+
+
+def shown(x: Any) -> str:
+    """A number in an error."""
+    if isinstance(x, int) and not is_number(x) and not isinstance(x, bool):
+        return f"an integer of about 10^{int(x.bit_length() * math.log10(2))}, larger than any float"
+    return repr(x)
 
 
 def parse_form(form: Any, count: int, names: Sequence[str] = ("p", "q")) -> tuple[str, ...]:
@@ -96,27 +111,53 @@ def align(named: Sequence[tuple[str, Any]], forms: Sequence[str]) -> tuple[list[
         for label, v in table.items():
             if isinstance(v, (str, bytes, np.complexfloating)) or not hasattr(v, "__float__") or np.ndim(v) > 0:
                 raise TypeError(f"{name}[{label!r}] is {v!r}: labelled distributions hold one number a label")
+            if isinstance(v, int) and not isinstance(v, bool) and not is_number(v):
+                raise ValueError(f"{name}[{label!r}] is {shown(v)}")
         missing = -math.inf if form in LOG_FORMS else 0.0
         arrays.append(np.array([float(table.get(label, missing)) for label in labels]))
     return arrays, labels
 
 
-def _as_float_array(ops: Any, name: str, x: Any, like: Any) -> Array:
-    why = None
+def _refuse_what_is_no_array(name: str, x: Any) -> None:
+    """Says in our own words what each framework would say in others."""
+    why, inner, above = None, x, 0
+    while isinstance(inner, (list, tuple)) and len(inner) > 0 and not hasattr(inner, "_fields"):
+        inner, above = inner[0], above + 1
     if isinstance(x, np.ma.MaskedArray):
         why = "is a masked array: pass its data, and the mask as weights (0 for rows to leave out)"
     elif hasattr(x, "iloc"):
         why = f"is a pandas {type(x).__name__}: pass {name}.to_numpy() (a Series, beside another, is aligned by label)"
-    elif x is None or isinstance(x, (str, bytes)):
+    elif above == 0 and (x is None or isinstance(x, (str, bytes))):
         why = f"is {x!r}: it must be an array of numbers"
-    elif isinstance(x, (complex, np.complexfloating)):
+    elif inner is None or isinstance(inner, (str, bytes)):
+        why = f"has dtype {np.asarray([inner]).dtype}: use {_DTYPES}"
+    elif isinstance(inner, (complex, np.complexfloating)):
         why = "is complex: probabilities are real numbers"
+    elif hasattr(inner, "_fields"):
+        why = f"is a {type(inner).__name__}: it must be an array of numbers"
+    elif hasattr(x, "toarray") and hasattr(x, "nnz"):
+        why = f"is a sparse matrix ({type(x).__name__}): pass {name}.toarray()"
+    elif above > 0 and ops_of(inner) not in (None, numpy_ops):
+        why = f"is a list of {ops_of(inner).name} arrays: stack them, so that it is one array"
     if why is not None:
         raise TypeError(f"{name} {why}")
+
+
+def _as_float_array(ops: Any, name: str, x: Any, like: Any) -> Array:
+    # Of an array of NumPy no more is asked: torch.compile cannot follow that.
+    if (
+        isinstance(x, np.ma.MaskedArray)
+        or not (isinstance(x, np.ndarray) or hasattr(x, "dtype"))
+        or hasattr(x, "iloc")
+        or hasattr(x, "nnz")
+    ):
+        _refuse_what_is_no_array(name, x)
     try:
         array = ops.asarray(x, like)
-    except (ValueError, TypeError, RuntimeError) as error:
-        raise ValueError(f"{name} cannot be read as an array of numbers: {error}") from error
+        if getattr(array.dtype, "kind", "") == "O":
+            raise TypeError(f"it has dtype {array.dtype}")
+    except (ValueError, TypeError, RuntimeError, OverflowError) as error:
+        array = ops.asarray(_from_large_integers(name, x, error), like)
     if ops.is_float(array):
         return array
     if not ops.is_integer(array):
@@ -125,10 +166,43 @@ def _as_float_array(ops: Any, name: str, x: Any, like: Any) -> Array:
     return ops.astype(array, ops.default_float(array))
 
 
+def _from_large_integers(name: str, x: Any, error: Exception) -> Array:
+    """Integers that a framework's own integers cannot hold, as float64; anything else is an error, in the words of the framework."""
+    made: Any = None
+    if not hasattr(x, "dtype") or (isinstance(x, np.ndarray) and x.dtype == object):
+        with contextlib.suppress(ValueError):
+            made = np.asarray(x, dtype=object)
+    if made is None or made.size == 0 or not all(isinstance(v, (int, float, np.integer, np.floating)) for v in made.flat):
+        if isinstance(x, np.ndarray):
+            raise TypeError(f"{name} has dtype {x.dtype}: use {_DTYPES}") from None
+        raise ValueError(f"{name} cannot be read as an array of numbers: {error}") from error
+    for v in made.flat:
+        if isinstance(v, int) and not isinstance(v, bool) and not is_number(v):
+            raise ValueError(f"{name} holds {shown(v)}") from None
+    return made.astype(np.float64)
+
+
+def places(ops: Any, name: str, x: Any, like: Array) -> Array:
+    """Integers that say which categories are meant."""
+    _refuse_what_is_no_array(name, x)
+    try:
+        at = ops.indices(x, like)
+    except (ValueError, TypeError, RuntimeError, OverflowError) as error:
+        raise ValueError(f"{name} cannot be read as an array of integers: {error}") from error
+    if ops.is_float(at) or not ops.is_integer(at) or "bool" in str(at.dtype):
+        raise TypeError(f"{name} have dtype {at.dtype}: they must be integers, the places of categories")
+    return at
+
+
 def float_arrays(ops: Any, named: Sequence[tuple[str, Any]]) -> list[Array]:
     """Lists and numbers, and NumPy arrays beside another framework's, take the dtype and device of the first array that is at home."""
-    like = next((x for _, x in named if ops_of(x) is ops and hasattr(x, "shape")), None)
+    like = next((x for _, x in named if ops_of(x) is ops and hasattr(x, "dtype")), None)
     return [_as_float_array(ops, name, x, like) for name, x in named]
+
+
+def widest_of(ops: Any, arrays: Sequence[Array]) -> Array:
+    """The array whose dtype the result has, for what joins arrays of one shape."""
+    return next((x for x in arrays if x.dtype == ops.float64), arrays[0])
 
 
 def left_pad(ops: Any, x: Array, ndim: int) -> Array:
@@ -152,24 +226,24 @@ def _same_categories(names: Sequence[str], shapes: Sequence[Sequence[Any]], axes
             raise ValueError(f"{names[0]} has no categories along axis {axis}")
 
 
-def _same_categories_when_run(ops: Any, arrays: Sequence[Array], axes: tuple[int, ...]) -> Sequence[Array]:
+def same_categories_when_run(ops: Any, arrays: Sequence[Array], axes: tuple[int, ...]) -> Sequence[Array]:
     """Sizes that TensorFlow does not know while it traces are compared when the code runs."""
     compare = getattr(ops, "same_sizes", None)
     unknown = [axis for axis in axes if any(x.shape[axis] is None for x in arrays)]
     return compare(arrays, unknown) if compare is not None and unknown else arrays
 
 
-def _row_shape(shapes: Sequence[Sequence[Any]], names: Sequence[str]) -> None:
+def must_broadcast(shapes: Sequence[Sequence[Any]], names: Sequence[str], what: str) -> None:
     if all(_known(n) for shape in shapes for n in shape):
         try:
             np.broadcast_shapes(*(tuple(shape) for shape in shapes))
         except ValueError:
             listed = " and ".join(f"{name} has shape {tuple(shape)}" for name, shape in zip(names, shapes))
-            raise ValueError(f"{listed}: their batch axes do not broadcast") from None
+            raise ValueError(f"{listed}: {what} do not broadcast") from None
 
 
-def per_row(ops: Any, name: str, v: Any, x: Array, axes: tuple[int, ...]) -> Array:
-    """A number or an array over the batch, laid out so that it broadcasts against x."""
+def per_row(ops: Any, name: str, v: Any, x: Array, axes: tuple[int, ...], judge: Callable[[Any, Array], Array] | None = None) -> Array:
+    """A number or an array over the batch, laid out so that it broadcasts against x. `judge` sees its values before that."""
     # Beside half precision they are float32, as all that is computed.
     dtype = ops.float64 if x.dtype == ops.float64 else ops.float32
     v = ops.astype(_as_float_array(ops, name, v, ops.astype(x, dtype) if ops.is_half(x) and ops_of(v) is not ops else x), dtype)
@@ -179,6 +253,7 @@ def per_row(ops: Any, name: str, v: Any, x: Array, axes: tuple[int, ...]) -> Arr
         raise ValueError(
             f"{name} has shape {shape}: it must broadcast to the batch shape, which has {batch} ax{'i' if batch == 1 else 'e'}s"
         )
+    v = v if judge is None else judge(ops, v)
     v = ops.expand(left_pad(ops, v, batch), axes)
     rows = [1 if i in axes else n for i, n in enumerate(x.shape)]
     if any(_known(n) and _known(m) and n not in (1, m) for n, m in zip(v.shape, rows)):
@@ -187,9 +262,26 @@ def per_row(ops: Any, name: str, v: Any, x: Array, axes: tuple[int, ...]) -> Arr
     return ops.rows_like(v, x, axes)
 
 
+def weight_per_row(ops: Any, weights: Any, x: Array, axes: tuple[int, ...], check: bool | None = None) -> Array:
+    return per_row(ops, "weights", weights, x, axes, lambda ops, weights: judged_weights(ops, weights, check))
+
+
+def judged_weights(ops: Any, weights: Array, check: bool | None = None) -> Array:
+    """Weights below 0, of inf and of NaN raise where they can be looked at, and become NaN elsewhere."""
+    if check is False or not (ops.can_look(weights) if check else ops.may_look(weights)):
+        return ops.where((weights >= 0.0) & (weights < math.inf), weights, math.nan)
+    found = np.asarray(ops.to_numpy(weights))
+    if not (found.min(initial=0.0) >= 0.0 and found.max(initial=0.0) < math.inf):
+        bad = tuple(int(i) for i in np.argwhere(~((found >= 0.0) & (found < math.inf)))[0])
+        where = f" at {bad[0] if len(bad) == 1 else bad}" if bad else ""
+        value = "inf in float32" if found[bad] == math.inf and found.dtype == np.float32 else f"{found[bad]:g}"  # it may have been less
+        raise ValueError(f"weights hold {value}{where}: a weight must be a finite number of at least 0; a weight of 0 leaves its row out")
+    return weights
+
+
 def check_temperature(temperature: Any) -> None:
     if is_number(temperature) and not 0 < temperature < math.inf:
-        raise ValueError(f"temperature is {temperature!r}: it must be positive and finite")
+        raise ValueError(f"temperature is {shown(temperature)}: it must be positive and finite")
 
 
 def row_temperature(ops: Any, temperature: Any, x: Array, axes: tuple[int, ...]) -> Array:
@@ -217,7 +309,7 @@ def _with_prior(ops: Any, x: Array, form: str, axes: tuple[int, ...], prior: flo
 
 def _parse_prior(prior: Any, forms: Sequence[str]) -> float:
     if not (is_number(prior) and 0 <= prior < math.inf):
-        raise ValueError(f"prior is {prior!r}: it must be a number ≥ 0 (pseudo-counts for counts, a share of uniform for probs)")
+        raise ValueError(f"prior is {shown(prior)}: it must be a number ≥ 0 (pseudo-counts for counts, a share of uniform for probs)")
     if "probs" in forms and prior > 1:
         raise ValueError(f"prior is {prior!r}: for form 'probs' it is the share of uniform mixed in, between 0 and 1")
     return float(prior)
@@ -255,8 +347,8 @@ def prepare(
     arrays = [left_pad(ops, x, ndim) for x in arrays]
     axes = parse_axes(axis, ndim)
     _same_categories(names, [x.shape for x in arrays], axes)
-    _row_shape([x.shape for x in arrays], names)
-    arrays = list(_same_categories_when_run(ops, arrays, axes))
+    must_broadcast([x.shape for x in arrays], names, "their batch axes")
+    arrays = list(same_categories_when_run(ops, arrays, axes))
     if prior is not None:
         share = _parse_prior(prior, forms)
         # The sum rounds: in float64, where there is one.
@@ -270,9 +362,9 @@ def prepare(
     if temperature is not None and not (is_number(temperature) and temperature == 1):
         if any(f not in LOG_FORMS for f in forms):
             raise ValueError("temperature divides logits: it needs form 'logits' or 'log_probs'")
-        scale = inverse_temperature(ops, temperature, arrays[0], axes)
+        scale = inverse_temperature(ops, temperature, widest_of(ops, arrays), axes)
     if weights is not None:
-        weights = per_row(ops, "weights", weights, arrays[0], axes)
+        weights = weight_per_row(ops, weights, widest_of(ops, arrays), axes, check)
         # Rows of weight 0 may hold anything; a harmless row in their place keeps it out of the derivatives.
         # NumPy's own `where` would make float64 of bfloat16 beside Python's number.
         arrays = [ops.astype(ops.where(weights == 0.0, 0.0 if f in LOG_FORMS else 1.0, x), x.dtype) for x, f in zip(arrays, forms)]

@@ -166,6 +166,13 @@ def log_quotient(ops: Any, y: Array, x: Array) -> Array:
     return ops.log(quotient) + (ops.where(x_tiny, shift + x * 0.0, 0.0) - ops.where(y_tiny, shift + y * 0.0, 0.0))
 
 
+def within_range(ops: Any, top: Array) -> Array:
+    """A power of two for numbers of which `top` is the largest: their sum then does not overflow, and neither does a quotient of two sums.
+    It is 1 unless they are very large or very small. (XLA would turn a division by `top` into a product with a subnormal number.)"""
+    low, up, high, down = (2.0**-40, 2.0**100, 2.0**60, 2.0**-70) if _is_float32(ops, top) else (2.0**-250, 2.0**750, 2.0**550, 2.0**-400)
+    return ops.where(top < low, up, ops.where(top > high, down, top * 0.0 + 1.0))
+
+
 def _log1p_remainder(ops: Any, x: Array) -> Array:
     """x - log(1 + x) >= 0 for |x| <= 1/3, where the direct form cancels."""
     if type(x) is float and x == 0.0:

@@ -5,8 +5,9 @@ from __future__ import annotations
 import math
 from typing import Any
 
-from ._forms import Inputs, is_number
+from ._forms import Inputs, is_number, shown
 from ._ops import Array
+from ._pairs import within_range
 
 REDUCTIONS = ("none", "sum", "mean", "batchmean")
 
@@ -21,7 +22,7 @@ def check_options(reduction: Any, keepdims: bool, base: Any) -> None:
 
 def check_base(base: Any) -> None:
     if base is not None and not (is_number(base) and 1 < base < math.inf):
-        raise ValueError(f"base is {base!r}: it must be a number above 1 (2 for bits, 10 for dits, None for nats)")
+        raise ValueError(f"base is {shown(base)}: it must be a number above 1 (2 for bits, 10 for dits, None for nats)")
 
 
 def reduce_rows(inputs: Inputs, values: Array, *, reduction: str, keepdims: bool, base: float | None) -> Array:
@@ -47,6 +48,7 @@ def reduce_values(ops: Any, values: Array, weights: Array | None, reduction: str
     """One value a distribution, and weights of the same shape, to what was asked for."""
     if weights is not None:
         weights = ops.astype(weights, values.dtype)
+        weights = _relative(ops, weights) if reduction == "mean" else weights
         values = _weighted(ops, values, weights)
     if reduction == "none":
         return values
@@ -55,6 +57,13 @@ def reduce_values(ops: Any, values: Array, weights: Array | None, reduction: str
     if reduction == "batchmean" and len(values.shape) > 0:
         return ops.total(values) / ops.length(values)
     return ops.total(values)
+
+
+def _relative(ops: Any, weights: Array) -> Array:
+    """Weights whose sum does not overflow, and loses no digits below the smallest number. A mean depends on their quotients alone."""
+    if 0 in tuple(weights.shape):
+        return weights
+    return weights * within_range(ops, ops.stop_gradient(ops.max(weights, tuple(range(len(weights.shape))))))
 
 
 def _divisor(ops: Any, weights: Array) -> Array:
@@ -68,6 +77,7 @@ def row_weights(ops: Any, like: Array, weights: Array | None, reduction: str) ->
     dtype = ops.float64 if like.dtype == ops.float64 else ops.float32
     found = ops.astype(ops.where(like == like, 1.0, 1.0) if weights is None else weights, dtype)
     if reduction == "mean":
+        found = _relative(ops, found)
         return found / _divisor(ops, found)
     return found / ops.length(found) if reduction == "batchmean" and len(found.shape) > 0 else found
 

@@ -17,6 +17,7 @@ from typing import Any
 
 import tensorflow as tf
 
+from ._forms import left_pad, same_categories_when_run
 from ._literal import literal_sum_of_logits, literal_sum_of_probs
 from ._ops import tensorflow as ops
 
@@ -37,8 +38,8 @@ def kl_divergence(labels: Any, predictions: Any, axis: int = -1, name: str | Non
     Parameters
     ----------
     labels, predictions : tensors or array_like
-        Probabilities, of shapes that broadcast. Labels are cast to the dtype of the predictions, which is that of the result; half
-        precision is computed in float32, and rounded once.
+        Probabilities, of shapes that broadcast; categories must agree. Labels are cast to the dtype of the predictions, which is that of
+        the result; half precision is computed in float32, and rounded once.
     axis : int
         The categories.
     name : str, optional
@@ -112,9 +113,10 @@ def _prepare(function: str, second: str, labels: Any, given: Any, axis: int) -> 
     axis %= rank
     shapes = [[1] * (rank - a.shape.rank) + list(a.shape) for a in (x, y)]
     for i, (n, m) in enumerate(zip(*shapes)):
-        if n is not None and m is not None and n != m and (1 not in (n, m) or (i == axis and second == "logits")):
+        if n is not None and m is not None and n != m and (1 not in (n, m) or i == axis):
             why = "which do not broadcast" if 1 not in (n, m) else "and categories do not broadcast"
             _refuse(f"{function}(): labels has shape {tuple(x.shape)} and {second} {tuple(y.shape)}, {why}")
+    x, y = same_categories_when_run(ops, [left_pad(ops, a, rank) for a in (x, y)], (axis,))
     x, y = ops.broadcast([x, y])
     return x, y, axis, dtype
 

@@ -27,11 +27,11 @@ _this = sys.modules[__name__]
 
 
 def where(condition: Any, x: Any, y: Any) -> Any:
-    # tf.where makes float32 of a Python number, whatever stands beside it.
+    # tf.where makes float32 of a Python number, whatever stands beside it, and so does tf.cast.
     if not tf.is_tensor(x):
-        x = tf.cast(x, y.dtype)
+        x = tf.cast(np.float64(x), y.dtype)
     elif not tf.is_tensor(y):
-        y = tf.cast(y, x.dtype)
+        y = tf.cast(np.float64(y), x.dtype)
     return tf.where(condition, x, y)
 
 

@@ -68,8 +68,20 @@ def astype(x: Any, dtype: Any) -> Any:
     return x if x.dtype == dtype else x.to(dtype)
 
 
+def why_not_dense(x: Any) -> str | None:
+    """What a tensor is whose numbers do not lie in memory one by one, and what makes one of it that is dense."""
+    if x.is_nested:
+        return "a nested tensor: pass torch.nested.to_padded_tensor(...) of it, and weights of 0 for the padding"
+    if x.is_quantized:
+        return "quantised: pass .dequantize() of it"
+    return None if x.layout is torch.strided else f"sparse ({x.layout}): pass .to_dense() of it"
+
+
 def asarray(x: Any, like: Any) -> Any:
     if isinstance(x, torch.Tensor):
+        why = why_not_dense(x)
+        if why is not None:
+            raise TypeError(f"it is {why}")
         return x
     if like is None:
         return torch.as_tensor(x)
@@ -136,13 +148,25 @@ def may_look(x: Any) -> bool:
     return can_look(x) and x.device.type == "cpu"
 
 
+_is_lazy_clone = getattr(torch._C, "_is_cow_tensor", lambda x: False)
+
+
+def _shares_memory(x: Any) -> bool:
+    """Is it made by `torch._lazy_clone`, and shares memory until someone may write to it, as NumPy might?"""
+    try:
+        return bool(_is_lazy_clone(x))
+    except NotImplementedError:  # what is left of a tensor after a transform of torch.func has no memory of its own
+        return False
+
+
 def to_numpy(x: Any) -> Any:
     x = x.detach().cpu().resolve_neg()
+    x = x.clone() if _shares_memory(x) else x
     return x.float().numpy() if x.dtype == torch.bfloat16 else x.numpy()
 
 
 def host_view(x: Any) -> Any:
-    if not may_look(x) or x.layout is not torch.strided or x.is_conj() or x.is_neg():
+    if not may_look(x) or x.layout is not torch.strided or x.is_conj() or x.is_neg() or _shares_memory(x):
         return None
     return to_numpy(x)
 

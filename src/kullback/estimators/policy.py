@@ -13,7 +13,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from .._divergences import kl
-from .._forms import float_arrays, is_number, left_pad
+from .._forms import float_arrays, is_number, left_pad, shown
 from .._ops import Array, common_ops
 from .._pairs import attach, expm1, phi
 from ._estimate import Estimate
@@ -26,13 +26,20 @@ GRADIENTS = ("exact", "as_written")
 _NEVER = -1000.0
 
 
+# The largest exponent that counts in a loss. Trainers clip log-ratios there (verl, NeMo RL): beyond it a loss in float32 becomes inf when
+# it is added up over tokens, and one token's gradient outweighs all others by many orders of magnitude.
+LARGEST_EXPONENT = 20.0
+
+
 class Spec(NamedTuple):
-    """What to compute, hashable. `clip` bounds the logarithm of the ratio; `most` is the largest number whose exponential is finite."""
+    """What to compute, hashable. `clip` bounds the logarithm of the ratio; `most` is the largest number whose exponential is finite; and
+    `bound` is the largest exponent that counts."""
 
     kind: str
     exact: bool
     clip: tuple[float, float] | None
     most: float
+    bound: float
     axes: tuple[int, ...] = ()
 
 
@@ -63,7 +70,7 @@ def _ratio(ops: Any, spec: Spec, l: Array, z: Array | None) -> tuple[Array, Arra
     if spec.clip is not None:
         low, high = spec.clip
         z = ops.where(z < low, low, ops.where(z > high, high, z))
-    return z, ops.exp(_at_most(ops, z, spec.most))
+    return z, ops.exp(_at_most(ops, z, spec.bound))
 
 
 def _times(ops: Any, w: Array, k: Array, l: Array) -> Array:
@@ -71,34 +78,33 @@ def _times(ops: Any, w: Array, k: Array, l: Array) -> Array:
     return ops.where((w == 0.0) & (l == -math.inf), 0.0, w * k)
 
 
-def _k3(ops: Any, most: float, l: Array, z: Array, w: Array) -> Array:
+def _k3(ops: Any, spec: Spec, l: Array, z: Array, w: Array) -> Array:
     """w·φ(l). Where eˡ may be large, as e^(l+z)·(1 − (1 + l)e⁻ˡ): the product fits where eˡ alone does not, and is never negative."""
     near = l <= 1.0
     far = ops.where(near, 1.0, l)
-    within = _at_most(ops, far, most)
-    product = ops.exp(_at_most(ops, far + z, most)) * (1.0 - (1.0 + within) * ops.exp(-within))
+    within = _at_most(ops, far, spec.most)
+    product = ops.exp(_at_most(ops, far + z, spec.bound)) * (1.0 - (1.0 + within) * ops.exp(-within))
     return ops.where(near, _times(ops, w, phi(ops, ops.where(near, l, 0.0)), l), product)
 
 
-def _k3_slope(ops: Any, most: float, l: Array, z: Array, w: Array) -> Array:
+def _k3_slope(ops: Any, spec: Spec, l: Array, z: Array, w: Array) -> Array:
     """w·(eˡ − 1), likewise."""
     below = l <= 0.0
     above = ops.where(below, 0.0, l)
-    return ops.where(
-        below, w * expm1(ops, ops.where(below, l, 0.0)), -ops.exp(_at_most(ops, above + z, most)) * expm1(ops, -_at_most(ops, above, most))
-    )
+    product = -ops.exp(_at_most(ops, above + z, spec.bound)) * expm1(ops, -_at_most(ops, above, spec.most))
+    return ops.where(below, w * expm1(ops, ops.where(below, l, 0.0)), product)
 
 
-def _value(ops: Any, kind: str, most: float, l: Array, z: Array, w: Array) -> Array:
+def _value(ops: Any, spec: Spec, kind: str, l: Array, z: Array, w: Array) -> Array:
     if kind == "k3":
-        return _k3(ops, most, l, z, w)
+        return _k3(ops, spec, l, z, w)
     k = 0.0 - l if kind == "k1" else 0.5 * l * l if kind == "k2" else ops.where(l < 0.0, -l, l)
     return _times(ops, w, k, l)
 
 
 def _evaluate(ops: Any, spec: Spec, logp: Array, logp_ref: Array, log_w: Array | None = None) -> Array:
     l = logp_ref - logp
-    return _value(ops, spec.kind, spec.most, l, *_ratio(ops, spec, l, log_w))
+    return _value(ops, spec, spec.kind, l, *_ratio(ops, spec, l, log_w))
 
 
 def _gradients(ops: Any, spec: Spec, logp: Array, logp_ref: Array, log_w: Array | None = None, *, needs: Any = None) -> tuple[Array, ...]:
@@ -110,16 +116,16 @@ def _gradients(ops: Any, spec: Spec, logp: Array, logp_ref: Array, log_w: Array 
         # the tokens before, any unbiased value: k3 where it is asked for, else k1.
         return (
             -_times(ops, w, l, l),
-            _k3_slope(ops, spec.most, l, z, w),
-            _value(ops, "k3" if spec.kind == "k3" else "k1", spec.most, l, z, w),
+            _k3_slope(ops, spec, l, z, w),
+            _value(ops, spec, "k3" if spec.kind == "k3" else "k1", l, z, w),
         )
     if spec.kind == "k3":
-        slope = _k3_slope(ops, spec.most, l, z, w)
+        slope = _k3_slope(ops, spec, l, z, w)
     elif spec.kind == "k2":
         slope = _times(ops, w, l, l)
     else:
         slope = -w if spec.kind == "k1" else ops.where(l > 0.0, w, ops.where(l < 0.0, -w, w * l))
-    to_w = _value(ops, spec.kind, spec.most, l, z, w)
+    to_w = _value(ops, spec, spec.kind, l, z, w)
     if spec.clip is not None and log_w is not None:
         to_w = ops.where((log_w < spec.clip[0]) | (log_w > spec.clip[1]), 0.0, to_w)
     return -slope, slope, to_w
@@ -136,7 +142,7 @@ def _log_bounds(clip: Any, logp_old: Any) -> tuple[float, float] | None:
     low, high = clip if isinstance(clip, (tuple, list)) and len(clip) == 2 else (0.0, clip)
     if not (is_number(low) and is_number(high) and 0 <= low <= high and high > 0):
         raise ValueError(
-            f"clip is {clip!r}: it must be the largest importance ratio to count with, or a pair of the smallest and the largest"
+            f"clip is {shown(clip)}: it must be the largest importance ratio to count with, or a pair of the smallest and the largest"
         )
     if logp_old is None:
         raise ValueError("clip bounds the importance ratios π/π_old: it needs logp_old, the log-probs at the time the tokens were drawn")
@@ -155,9 +161,11 @@ def _sums_before(ops: Any, x: Array) -> Array:
 
 
 def policy_terms(
-    logp: Any, logp_ref: Any, *, logp_old: Any, kind: str, level: str, gradient: str, mask: Any, clip: Any, logp_taken: Any
+    logp: Any, logp_ref: Any, *, logp_old: Any, kind: str, level: str, gradient: str, mask: Any, clip: Any, logp_taken: Any,
+    bound: float = LARGEST_EXPONENT,
 ) -> Terms:  # fmt: skip
-    """The terms that estimators and losses share; the arguments are those of `losses.policy_kl`."""
+    """The terms that estimators and losses share; the arguments are those of `losses.policy_kl`. Larger exponents than `bound` count as
+    that one."""
     _one_of("kind", kind, KINDS)
     _one_of("level", level, LEVELS)
     _one_of("gradient", gradient, GRADIENTS)
@@ -170,7 +178,7 @@ def policy_terms(
     elif logp_taken is not None:
         raise ValueError("logp_taken goes with kind='full'; elsewhere logp itself holds the log-probs of the tokens drawn")
     named = [("logp", logp), ("logp_ref", logp_ref), ("logp_old", logp_old), ("mask", mask), ("logp_taken", logp_taken)]
-    named = [(name, x) for name, x in named if x is not None]
+    named = [(name, x) for name, x in named if x is not None or name in ("logp", "logp_ref")]
     ops = common_ops(named)
     arrays = dict(zip((name for name, _ in named), float_arrays(ops, named)))
     floats = [x for name, x in arrays.items() if name != "mask"]
@@ -186,8 +194,8 @@ def policy_terms(
     if len(shape) == 0 and level == "sequence":
         raise ValueError("level='sequence' needs an axis of tokens, the last of logp" + (" but one" if kind == "full" else ""))
     if kind == "full":
-        return _full(ops, arrays, level, gradient, bounds, out)
-    return _sampled(ops, arrays, kind, level, gradient, bounds, out)
+        return _full(ops, arrays, level, gradient, bounds, out, bound)
+    return _sampled(ops, arrays, kind, level, gradient, bounds, out, bound)
 
 
 def token_mask(ops: Any, mask: Any, like: Array) -> Array | None:
@@ -202,7 +210,7 @@ def token_mask(ops: Any, mask: Any, like: Array) -> Array | None:
     return ops.rows_like(left_pad(ops, mask, len(like.shape)), like, ()) != 0.0
 
 
-def _sampled(ops: Any, arrays: Any, kind: str, level: str, gradient: str, bounds: Any, out: Any) -> Terms:
+def _sampled(ops: Any, arrays: Any, kind: str, level: str, gradient: str, bounds: Any, out: Any, bound: float) -> Terms:
     logp, logp_ref, logp_old = arrays["logp"], arrays["logp_ref"], arrays.get("logp_old")
     keep = token_mask(ops, arrays.get("mask"), logp)
     if keep is not None:
@@ -222,13 +230,13 @@ def _sampled(ops: Any, arrays: Any, kind: str, level: str, gradient: str, bounds
             log_w = _sums_before(ops, log_w) + ops.stop_gradient(log_w)
     elif exact and log_w is not None:
         log_w = ops.stop_gradient(log_w)
-    spec = Spec(kind, exact, bounds, _most(ops, out))
+    spec = Spec(kind, exact, bounds, _most(ops, out), min(bound, _most(ops, out)))
     inputs = (logp, logp_ref) if log_w is None else (logp, logp_ref, log_w)
     values = ops.astype(ops.apply(_evaluate, _gradients, spec, *inputs), out)
     return _masked(ops, values, keep)
 
 
-def _full(ops: Any, arrays: Any, level: str, gradient: str, bounds: Any, out: Any) -> Terms:
+def _full(ops: Any, arrays: Any, level: str, gradient: str, bounds: Any, out: Any, bound: float) -> Terms:
     # The exact KL at each prefix that was visited. Over sequences, times the ratio of that prefix, w: averaged over prefixes this is the
     # KL of the sequences, with the choice of each last token averaged out (Rao-Blackwell). Its derivative is w ∇KL + KL ∇w.
     keep = token_mask(ops, arrays.get("mask"), arrays["logp"][..., 0])
@@ -244,7 +252,7 @@ def _full(ops: Any, arrays: Any, level: str, gradient: str, bounds: Any, out: An
         elif bounds is not None:
             clipped = ops.where(log_w < bounds[0], bounds[0], ops.where(log_w > bounds[1], bounds[1], log_w))
             log_w = attach(ops, clipped, log_w) if gradient == "exact" else clipped
-        values = ops.exp(_at_most(ops, log_w, _most(ops, out))) * values
+        values = ops.exp(_at_most(ops, log_w, min(bound, _most(ops, out)))) * values
     return _masked(ops, values, keep)
 
 
@@ -293,7 +301,7 @@ def per_token(
     -------
     array
         Its derivatives are those of the formula as it is written; for a loss use `losses.policy_kl`. k3 saturates at e^88 (float32; e^709
-        in float64), where others overflow or cut its derivative.
+        in float64), where others overflow or cut its derivative. A loss counts exponents up to 20 only.
 
     Examples
     --------
@@ -305,8 +313,9 @@ def per_token(
     array([0.1065, 0.0052, 0.    ])
     """
     return policy_terms(
-        logp, logp_ref, logp_old=logp_old, kind=kind, level=level, gradient="as_written", mask=mask, clip=clip, logp_taken=logp_taken
-    ).values
+        logp, logp_ref, logp_old=logp_old, kind=kind, level=level, gradient="as_written", mask=mask, clip=clip, logp_taken=logp_taken,
+        bound=math.inf,
+    ).values  # fmt: skip
 
 
 def from_policy(
@@ -341,8 +350,9 @@ def from_policy(
     0.02007 ± 0.00014 (policy k3, sequence level, n=10000)
     """
     terms = policy_terms(
-        logp, logp_ref, logp_old=logp_old, kind=kind, level=level, gradient="as_written", mask=mask, clip=clip, logp_taken=logp_taken
-    )
+        logp, logp_ref, logp_old=logp_old, kind=kind, level=level, gradient="as_written", mask=mask, clip=clip, logp_taken=logp_taken,
+        bound=math.inf,
+    )  # fmt: skip
     ops = terms.ops
     if not ops.can_look(terms.values):
         raise TypeError("from_policy makes numbers, and there are none yet inside jit, compile or vmap: use per_token there")

@@ -8,7 +8,7 @@ from typing import Any, NoReturn
 import keras
 import numpy as np
 
-from .._forms import parse_axes
+from .._forms import judged_weights, parse_axes
 from .._literal import literal_sum_of_logits, literal_sum_of_probs
 from .._ops import ops_of
 
@@ -40,7 +40,7 @@ def kl_divergence(y_true: Any, y_pred: Any, from_logits: bool = False, axis: int
     Parameters
     ----------
     y_true, y_pred : tensors or array_like
-        Probabilities, of one shape or shapes that broadcast.
+        Probabilities, of one shape or shapes that broadcast; categories must agree.
     from_logits : bool
         y_pred holds logits, whose softmax is never formed. y_true is then normalised, and the value multiplied by its sum (a row
         of zeros gives 0), so that rounding in that sum does not blur a small divergence.
@@ -142,17 +142,18 @@ def divergences(y_true: Any, y_pred: Any, from_logits: bool = False, axis: int =
         _refuse(given, y_pred, "y_true and y_pred are single numbers: a distribution needs an axis of categories")
     axes = parse_axes(axis, ndim)
     ops = ops_of(y_pred)
-    x, y = ops.broadcast([y_true, y_pred])
-    if not from_logits:
-        return literal_sum_of_probs(ops, x, y, axes)
     sizes = [((1,) * (ndim - len(s)) + s)[axes[0]] for s in (true_shape, shape)]
     if None not in sizes and sizes[0] != sizes[1]:
-        raise ValueError(f"kl_divergence(): y_true has {sizes[0]} categories and y_pred {sizes[1]} logits along axis {axis}")
-    return literal_sum_of_logits(ops, x, y, axes)
+        raise ValueError(
+            f"kl_divergence(): y_true has {sizes[0]} categories and y_pred {sizes[1]} along axis {axis}: they do not broadcast"
+        )
+    x, y = ops.broadcast([y_true, y_pred])
+    return (literal_sum_of_logits if from_logits else literal_sum_of_probs)(ops, x, y, axes)
 
 
 def where_counted(y_true: Any, y_pred: Any, weights: Any, axis: int, pad: int = 0) -> Any:
-    """y_true, made 0 in rows that have no weight or are masked: 0 times an infinite divergence would be NaN.
+    """y_true, made 0 in rows that have no weight or are masked: 0 times an infinite divergence would be NaN. Weights below 0 or of NaN are
+    refused, or make y_true NaN where nobody can look at them.
 
     Weights with fewer axes than the batch are padded at `pad`: a loss broadcasts them from the right (0), a metric from the left (-1).
     """
@@ -160,7 +161,9 @@ def where_counted(y_true: Any, y_pred: Any, weights: Any, axis: int, pad: int = 
         if weight is None:
             continue
         y_true = keras.ops.convert_to_tensor(_array(y_true))
-        weight = keras.ops.cast(weight, "bool")
+        weight = keras.ops.convert_to_tensor(_array(weight))
+        if keras.backend.is_float_dtype(weight.dtype):
+            weight = judged_weights(ops_of(weight), weight)
         batch = len(y_true.shape) - 1
         if len(weight.shape) == batch + 1 and weight.shape[-1] == 1:
             weight = keras.ops.squeeze(weight, axis=-1)
@@ -168,7 +171,11 @@ def where_counted(y_true: Any, y_pred: Any, weights: Any, axis: int, pad: int = 
             return y_true  # Keras will say what is wrong
         for _ in range(batch - len(weight.shape)):
             weight = keras.ops.expand_dims(weight, axis=pad)
-        y_true = keras.ops.where(keras.ops.expand_dims(weight, axis=axis), y_true, keras.ops.zeros_like(y_true))
+        weight = keras.ops.expand_dims(weight, axis=axis)
+        y_true = keras.ops.where(keras.ops.cast(weight, "bool"), y_true, keras.ops.zeros_like(y_true))
+        if keras.backend.is_float_dtype(weight.dtype) and not ops_of(weight).may_look(weight):
+            dtype = y_true.dtype if keras.backend.is_float_dtype(y_true.dtype) else weight.dtype
+            y_true = keras.ops.cast(y_true, dtype) + keras.ops.cast(weight * 0.0, dtype)  # NaN where the weight is
     return y_true
 
 

@@ -8,15 +8,20 @@ from __future__ import annotations
 import math
 from typing import Any
 
+import numpy as np
+
 from .._divergences import divergence
-from .._forms import inverse_temperature, is_number, per_row
+from .._forms import inverse_temperature, is_number, weight_per_row
 from .._ops import Array
 from .._reduce import reduce_values, row_weights, share_of_each
 from ._scaling import inverse, learns
 
+# The advice of `kl_loss` to a caller whose sides have different sizes.
+FIX = "pass valid={}"
+
 
 def same_categories(ops: Any, x: Array, y: Array) -> tuple[Array, Array]:
-    """The shorter one padded with absent categories; one of them where there are none."""
+    """The shorter array padded with absent categories; two empty arrays get one. `matched` has checked that this is right."""
     sizes = [x.shape[-1], y.shape[-1]]
     if sizes[0] == sizes[1] != 0:
         return x, y
@@ -25,10 +30,46 @@ def same_categories(ops: Any, x: Array, y: Array) -> tuple[Array, Array]:
     return x, y
 
 
+def matched(ops: Any, sides: dict[str, Array], weights: Any, valid: int | None, fix: str, *, look: bool = True) -> tuple[Array, Array]:
+    """Both sides (a dict from names to logits), checked: their categories must correspond one by one. The longer side must have logits of
+    -inf in its other categories, or `valid` must leave these out. `fix` says what else the caller can do."""
+    (name, x), (other, y) = sides.items()
+    sizes = x.shape[-1], y.shape[-1]
+    if sizes[0] == sizes[1] or None in sizes or (valid is not None and valid <= min(sizes)):
+        return x, y
+    sentence = different_sizes(name, sizes[0], other, sizes[1], fix)
+    if sizes[0] > sizes[1]:
+        return only_padding(ops, x, slice(sizes[1], valid), weights, sentence, look=look), y
+    return x, only_padding(ops, y, slice(sizes[0], valid), weights, sentence, look=look)
+
+
+def different_sizes(name: str, size: int, other: str, other_size: int, fix: str) -> str:
+    least = min(size, other_size)
+    return (
+        f"{name} has {size} categories and {other} {other_size}, and the rest of the longer side is not padding: different vocabularies "
+        f"cannot be compared category by category; if the first {least} are the same in both, {fix.format(least)}"
+    )
+
+
+def only_padding(ops: Any, x: Array, rest: slice, weights: Any, sentence: str, *, look: bool = True) -> Array:
+    """x, if its logits in these columns are -inf in every row that counts. Other rows raise `sentence` where the values can be looked at,
+    and become NaN elsewhere. An accelerator is waited for: NaN would not tell its user which sizes disagree."""
+    last = (len(x.shape) - 1,)
+    found = ops.sum(ops.astype(x[..., rest] != -math.inf, ops.float32), last)
+    if not (look and ops.can_look(found)):
+        return x + ops.astype(ops.where(found > 0.0, math.nan, found), x.dtype)
+    wrong = np.asarray(ops.to_numpy(ops.squeeze(found, last))) > 0.0
+    if weights is not None:
+        wrong = wrong & (np.asarray(ops.to_numpy(weights_of_rows(ops, weights, x))) != 0.0)
+    if wrong.any():
+        raise ValueError(sentence)
+    return x
+
+
 def weights_of_rows(ops: Any, weights: Any, x: Array) -> Array | None:
     """One a row of x."""
     last = (len(x.shape) - 1,)
-    return None if weights is None else ops.squeeze(per_row(ops, "weights", weights, x, last), last)
+    return None if weights is None else ops.squeeze(weight_per_row(ops, weights, x, last), last)
 
 
 def takes_few_passes(ops: Any, x: Array, y: Array) -> bool:
@@ -46,7 +87,7 @@ def few_passes(
     scale = None if is_number(temperature) and temperature == 1 else inverse_temperature(ops, temperature, x, last)
     if weights is None:
         return reduce_values(ops, rows_jax.values(x, y, kind, share, scale), None, reduction)
-    weights = per_row(ops, "weights", weights, x, last)
+    weights = weight_per_row(ops, weights, x, last)
     values = rows_jax.values(x, y, kind, share, scale, weights != 0.0)
     return reduce_values(ops, values, ops.squeeze(weights, last), reduction)
 

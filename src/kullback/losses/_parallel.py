@@ -6,12 +6,14 @@ collectives there are is in `_kernels.parallel_torch`, the formulas are in `_row
 
 from __future__ import annotations
 
+import contextlib
 import math
 from collections.abc import Callable
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, NoReturn
 
-from .._forms import inverse_temperature, is_number
-from .._ops import Array
+from .._forms import inverse_temperature, is_number, judged_weights
+from .._ops import Array, ops_of
+from ._dense import FIX, different_sizes
 from ._rows import Statistics, slopes, statistics
 from ._scaling import has_axes, learns
 
@@ -41,6 +43,15 @@ def slice_of(ops: Any, group: Any, columns: int, x: Array, called: str) -> Slice
         ranks.must_agree(called)
     sizes, own = ranks.each(columns, x.device)
     return Slice(ranks, sum(sizes[:own]), columns, sum(sizes))
+
+
+def refuse_together(group: Any, sentence: str) -> NoReturn:
+    """Raise on this rank, on a CPU. Ranks that have found nothing wrong ask theirs what it was called with, and raise too."""
+    from .._kernels import parallel_torch
+
+    with contextlib.suppress(ValueError):
+        parallel_torch.Ranks(group).must_agree(sentence)
+    raise ValueError(sentence)
 
 
 def row_values(
@@ -124,6 +135,9 @@ def of_dtensors(
     from .._kernels import parallel_torch
 
     where = parallel_torch.layout(student, teacher)
+    sizes = student.shape[-1], teacher.shape[-1]
+    if sizes[0] != sizes[1] and (valid is None or valid > min(sizes)):  # by its values, one rank might raise while others wait for it
+        raise ValueError(different_sizes("student", sizes[0], "teacher", sizes[1], FIX))
     if has_axes(temperature):
         raise ValueError("temperature must be one number beside DTensors: rows lie on several ranks")
     if not is_number(temperature):
@@ -136,6 +150,8 @@ def of_dtensors(
     values = parallel_torch.distributed(values, where)
     count = values.numel()
     if weights is not None:
+        ops = ops_of(student)
+        weights = judged_weights(ops, ops.asarray(weights, None))
         weights = parallel_torch.replicated(weights, where).to(values.dtype).expand(where.batch)
         values = weights * values.where(weights != 0.0, 0.0)
         count = weights.sum()

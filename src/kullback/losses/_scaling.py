@@ -10,16 +10,16 @@ from typing import Any
 
 import numpy as np
 
-from .._forms import check_temperature, inverse_temperature, is_number
+from .._forms import check_temperature, inverse_temperature, is_number, shown
 from .._ops import Array
-from .._pairs import expm1
+from .._pairs import expm1, result_dtype
 
 
 def check_scaling(temperature: Any, *, scale_t2: bool = False, softcap: Any = None, logit_scale: Any = 1.0) -> None:
     check_temperature(temperature)
     for name, x in (("softcap", 1.0 if softcap is None else softcap), ("logit_scale", logit_scale)):
         if not (is_number(x) and 0 < x < math.inf):
-            raise ValueError(f"{name} is {x!r}: it must be a number above 0")
+            raise ValueError(f"{name} is {shown(x)}: it must be a number above 0")
     if scale_t2 and has_axes(temperature):
         raise ValueError("scale_t2 needs one temperature: multiply reduction='none' by your temperatures squared")
 
@@ -52,12 +52,11 @@ def inverse(ops: Any, temperature: Any, x: Array) -> Any:
     return ops.squeeze(inverse_temperature(ops, temperature, x, last), last)
 
 
-def capped(ops: Any, x: Array, logit_scale: float, softcap: float | None) -> Array:
+def capped(ops: Any, x: Array, logit_scale: float, softcap: float | None, beside: Array) -> Array:
+    """x after scale and softcap, in the dtype of what is computed of x and another array `beside` it."""
     if softcap is None and logit_scale == 1.0:
         return x
-    if ops.is_half(x):
-        x = ops.astype(x, ops.float32)
-    x = x * float(logit_scale)
+    x = ops.astype(x, result_dtype(ops, (x, beside))) * float(logit_scale)
     if softcap is None:
         return x
     # tanh|u| = −expm1(−2|u|) / (1 + e^−2|u|): nothing overflows, and small u keeps its digits. −inf stays absent; NaN and inf are kept out

@@ -9,7 +9,7 @@ from .._forms import float_arrays, is_number
 from .._ops import Array, common_ops
 from .._reduce import check_options, reduce_values
 from . import _parallel
-from ._dense import few_passes, fused, fused_in_place, same_categories, takes_few_passes, weights_of_rows, why_not_fused
+from ._dense import FIX, few_passes, fused, fused_in_place, matched, same_categories, takes_few_passes, weights_of_rows, why_not_fused
 from ._scaling import capped, check_scaling, check_valid
 from .sparse import TopK, sparse_loss
 
@@ -38,7 +38,8 @@ def kl_loss(
     Parameters
     ----------
     student, teacher : arrays of one framework
-        Logits. Categories that only one side has (a padded vocabulary) count as absent from the other, as do logits of -inf.
+        Logits over the same categories. The side with more of them must have logits of -inf in the rest (a padded vocabulary), or `valid`
+        must leave the rest out: models of different vocabularies are refused. Without `valid` the call looks at that rest.
         Gradients reach both sides: detach a teacher that is not to learn. A teacher of whom only the likeliest categories are known is a
         `TopK`, a constant, to which softcap and logit_scale are not applied.
     direction : {"forward", "reverse", "js", "skew", "reverse_skew"}
@@ -55,7 +56,7 @@ def kl_loss(
     logit_scale : float
         Multiplies the logits of both, before the softcap (Cohere). Above 0.
     weights : array, optional
-        One a distribution; 0/1 is a padding mask. What has weight 0 may hold anything, NaN included.
+        One a distribution, at least 0; 0/1 is a padding mask. What has weight 0 may hold anything, NaN included.
     reduction : {"mean", "sum", "batchmean", "none"}
         Over distributions, never over categories; "mean" is Σwx/Σw under weights.
     valid : int, optional
@@ -91,6 +92,8 @@ def kl_loss(
     if impl not in ("auto", "array", "triton"):
         raise ValueError(f"impl is {impl!r}: it must be 'auto', 'array' or 'triton'")
     check_scaling(temperature, scale_t2=scale_t2, softcap=softcap, logit_scale=logit_scale)
+    if isinstance(student, TopK):
+        raise TypeError("student is a TopK: only a teacher can be one; of a student all logits must be there")
     if isinstance(teacher, TopK):
         if inplace:
             raise ValueError("inplace is for teachers whose logits are all there, not for a TopK")
@@ -124,7 +127,9 @@ def kl_loss(
             reason = reason or why_not_fused(ops, student, teacher, temperature)
             if reason is not None or impl == "array":
                 raise RuntimeError(f"inplace=True cannot be: {reason or 'impl is array'}")
-        student, teacher = (capped(ops, x, logit_scale, softcap) for x in (student, teacher))
+        if group is None:
+            student, teacher = matched(ops, {"student": student, "teacher": teacher}, weights, valid, FIX)
+        student, teacher = (capped(ops, x, logit_scale, softcap, y) for x, y in ((student, teacher), (teacher, student)))
         compared = {"temperature": temperature, "weights": weights, "reduction": reduction}
         if group is not None:
             called = f"direction {direction!r}" + (f", temperature {temperature:g}" if is_number(temperature) else "")
@@ -170,6 +175,10 @@ def _spread(
         raise ValueError(
             f"student has shape {tuple(student.shape)} and teacher {tuple(teacher.shape)}: under group= their batches must be equal"
         )
+    try:
+        student, teacher = matched(ops, {"student": student, "teacher": teacher}, weights, None, FIX, look=ops.may_look(student))
+    except ValueError as error:
+        _parallel.refuse_together(group, str(error))
     if 0 in (student.shape[-1], teacher.shape[-1]):
         # A rank without categories must take part in the same exchanges as the others.
         student, teacher = same_categories(ops, student, teacher)

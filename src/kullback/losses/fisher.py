@@ -18,6 +18,14 @@ def _leaves(tree: Any) -> list[Any]:
     return [tree]
 
 
+def _alike(tree: Any, other: Any) -> bool:
+    if isinstance(tree, Mapping):
+        return isinstance(other, Mapping) and list(tree) == list(other) and all(_alike(tree[key], other[key]) for key in tree)
+    if isinstance(tree, (list, tuple)):
+        return isinstance(other, (list, tuple)) and len(tree) == len(other) and all(map(_alike, tree, other))
+    return not isinstance(other, (Mapping, list, tuple))
+
+
 def fisher_vector_product(
     logits: Callable[[Any], Array], parameters: Any, vector: Any, *, damping: float = 0.0, mask: Any = None
 ) -> Any:  # fmt: skip
@@ -53,11 +61,18 @@ def fisher_vector_product(
     """
     if not (is_number(damping) and damping >= 0):
         raise ValueError(f"damping is {damping!r}: it must be a number ≥ 0")
+    if not callable(logits):
+        raise TypeError(f"logits is {logits!r}: it must be a function from parameters to logits")
     leaves, directions = _leaves(parameters), _leaves(vector)
-    if len(leaves) != len(directions) or any(tuple(a.shape) != tuple(b.shape) for a, b in zip(leaves, directions)):
+    wrong = "no arrays" if not leaves else next((f"{leaf!r}" for leaf in leaves if ops_of(leaf) is None), None)
+    if wrong is not None:
+        raise TypeError(f"parameters hold {wrong}: derivatives need PyTorch, JAX, TensorFlow or tinygrad arrays")
+    if any(ops_of(leaf) is not ops_of(leaves[0]) for leaf in directions):
+        raise TypeError(f"vector must hold {ops_of(leaves[0]).name} arrays, as the parameters do")
+    if not _alike(parameters, vector) or any(tuple(a.shape) != tuple(b.shape) for a, b in zip(leaves, directions)):
         raise ValueError("vector and parameters differ: they must hold arrays of the same shapes, in the same order")
     ops = common_ops([(f"array {i} of the parameters", leaf) for i, leaf in enumerate(leaves)])
-    if ops.gauss_newton is None or any(ops_of(leaf) is None for leaf in leaves):
+    if ops.gauss_newton is None:
         raise TypeError(f"parameters are {type(leaves[0]).__name__}: derivatives need PyTorch, JAX, TensorFlow or tinygrad arrays")
 
     def metric(y: Array, change: Array) -> Array:

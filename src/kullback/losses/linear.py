@@ -14,7 +14,7 @@ from .._forms import float_arrays, is_number, row_temperature
 from .._ops import Array, common_ops
 from .._reduce import check_options, reduce_values, row_weights, share_of_each
 from . import _parallel
-from ._dense import same_categories, weights_of_rows
+from ._dense import different_sizes, only_padding, same_categories, weights_of_rows
 from ._linear_checks import check_linear_arrays, check_linear_options
 from ._scaling import capped, look_at_temperatures
 from .distillation import _direction
@@ -51,12 +51,12 @@ class Losses(NamedTuple):
     def __call__(self, logits: Array, rows: Rows, shared: tuple[Array, ...]) -> Array:
         ops = self.ops
         if rows.indices is not None:
-            student = capped(ops, logits, self.logit_scale, self.softcap)
+            student = capped(ops, logits, self.logit_scale, self.softcap, logits)
             if self.temperature != 1.0:
                 student = (ops.astype(student, ops.float32) if ops.is_half(student) else student) / self.temperature
             return sparse_losses(ops, student, rows.indices, rows.teacher, self.tail, *self[1:4], rows.keep)
         teacher = project(ops, rows.teacher, *shared) if shared else rows.teacher
-        student, teacher = (capped(ops, x, self.logit_scale, self.softcap) for x in (logits, teacher))
+        student, teacher = (capped(ops, x, self.logit_scale, self.softcap, logits) for x in (logits, teacher))
         first, second = same_categories(ops, *((teacher, student) if self.teacher_first else (student, teacher)))
         return divergence(
             self.kind, self.share, first, second, form="logits", axis=-1, keepdims=False, weights=rows.keep, reduction="none", base=None,
@@ -99,7 +99,8 @@ def linear_kl(
     hidden : array [..., width]
         The student's last hidden states.
     weight : array [categories, width]
-        Of the student's final projection ("lm_head"), of the same dtype.
+        Of the student's final projection ("lm_head"), of the same dtype. The side that has more categories must have logits of -inf in the
+        rest: in `teacher_logits`, or by a bias of -inf.
     teacher_logits : array [..., categories], optional
         The teacher's logits; or, in their place:
     teacher : TopK, optional
@@ -210,9 +211,12 @@ class _Tokens(NamedTuple):
 
 
 def _linear_kl(ops: Any, given: dict[str, Any], options: _Options) -> Array:
-    named = [(name, x) for name, x in given.items() if x is not None and name not in ("indices", "log_probs")]
+    named = [
+        (name, x) for name, x in given.items() if name in ("hidden", "weight") or (x is not None and name not in ("indices", "log_probs"))
+    ]
     arrays: dict[str, Any] = {**given, **dict(zip((name for name, _ in named), float_arrays(ops, named)))}
     check_linear_arrays(ops, arrays, options.top, spread=options.group is not None)
+    arrays, wrong = _matched(ops, arrays, options)
     hidden = arrays["hidden"]
     batch, last = hidden.shape[:-1], (len(hidden.shape) - 1,)
     weights = weights_of_rows(ops, options.weights, hidden)
@@ -225,6 +229,8 @@ def _linear_kl(ops: Any, given: dict[str, Any], options: _Options) -> Array:
     if options.top is None:
         indices, tail = None, ""
         teacher = ops.stop_gradient(arrays["teacher_logits"] if arrays["teacher_hidden"] is None else arrays["teacher_hidden"])
+        if hidden.dtype != ops.float64 and teacher.dtype == ops.float64 and arrays["teacher_hidden"] is None:
+            teacher = ops.astype(teacher, ops.float32)  # as the student's logits are: float64 would promise digits that these have not
     else:
         size = arrays["weight"].shape[0] if part is None else part.size
         indices, teacher = known(ops, options.top, hidden, batch, size, weights)
@@ -236,7 +242,7 @@ def _linear_kl(ops: Any, given: dict[str, Any], options: _Options) -> Array:
         Losses(ops, *options[:3], float(options.temperature) if number else None, options.softcap, options.logit_scale, tail),
     )  # fmt: skip
     if ops.name == "PyTorch" and ops.can_look(hidden):
-        return _in_torch(ops, _flat(tokens), options, part, weights, batch)
+        return _in_torch(ops, _flat(tokens), options, part, weights, batch, wrong)
     if options.group is not None:
         raise TypeError(f"group is of torch.distributed, for PyTorch tensors outside torch.func, and these are {ops.name} arrays")
     if options.impl == "triton":
@@ -246,6 +252,28 @@ def _linear_kl(ops: Any, given: dict[str, Any], options: _Options) -> Array:
     in_chunks = {"NumPy": _in_numpy, "JAX": _in_jax}.get(ops.name)
     values = _at_once(ops, tokens) if in_chunks is None else in_chunks(_flat(tokens)).reshape(batch)
     return reduce_values(ops, values, weights, options.reduction)
+
+
+def _matched(ops: Any, arrays: dict[str, Any], options: _Options) -> tuple[dict[str, Any], str]:
+    """The arguments of a student and a teacher over the same categories, and what is wrong with them if a group is to hear of it. Where one
+    side has more categories, its logits there must be -inf: in teacher_logits, or by the bias."""
+    logits = arrays["teacher_logits"]
+    teacher = "teacher_logits" if logits is not None else "teacher_weight"
+    size = arrays["weight"].shape[0]
+    other = size if arrays[teacher] is None else arrays[teacher].shape[-1 if logits is not None else 0]
+    if size == other or None in (size, other):
+        return arrays, ""
+    name = "bias" if size > other else "teacher_bias" if logits is None else teacher
+    sentence = different_sizes("weight", size, teacher, other, "pass the first {} of each")
+    try:
+        if arrays[name] is None:
+            raise ValueError(sentence)
+        weights, look = options.weights if name == teacher else None, options.group is None or ops.may_look(arrays[name])
+        return arrays | {name: only_padding(ops, arrays[name], slice(min(size, other), None), weights, sentence, look=look)}, ""
+    except ValueError:
+        if options.group is None:
+            raise
+        return arrays, sentence
 
 
 def _flat(tokens: _Tokens) -> _Tokens:
@@ -290,7 +318,7 @@ def _slice(ops: Any, weight: Array, options: _Options) -> _parallel.Slice | None
 
 
 def _in_torch(
-    ops: Any, tokens: _Tokens, options: _Options, part: _parallel.Slice | None, weights: Array | None, batch: tuple[int, ...]
+    ops: Any, tokens: _Tokens, options: _Options, part: _parallel.Slice | None, weights: Array | None, batch: tuple[int, ...], wrong: str
 ) -> Array:  # fmt: skip
     from .._kernels import linear_torch
 
@@ -305,7 +333,7 @@ def _in_torch(
         raise RuntimeError(f"impl='triton' cannot run: {reason}; impl='auto' falls back")
     vocabulary, total = weight.shape[0], None
     if options.group is not None:
-        step, total, vocabulary = _spread_step(ops, tokens, options, part, wide, fused=reason is None)
+        step, total, vocabulary = _spread_step(ops, tokens, options, part, wide, wrong, fused=reason is None)
         # Array operations; or logits, derivatives of both sides, and the teacher's logits.
         arrays = _ARRAYS_OF_FORMULAS * 4 // hidden.dtype.itemsize if reason is not None else 4 * (1 + wide)
     elif reason is None:
@@ -338,14 +366,17 @@ def _in_torch(
 
 
 def _spread_step(
-    ops: Any, tokens: _Tokens, options: _Options, part: _parallel.Slice | None, wide: bool, *, fused: bool
+    ops: Any, tokens: _Tokens, options: _Options, part: _parallel.Slice | None, wide: bool, wrong: str, *, fused: bool
 ) -> tuple[Any, Any, int]:
     """The step where each rank of a group has some categories, what adds up over ranks, and the most categories that one of them has:
-    chunks must be the same everywhere, or ranks would wait for each other for ever."""
+    chunks must be the same everywhere, or ranks would wait for each other for ever. For the same reason all of them raise if one finds
+    something `wrong`."""
     from .._kernels import linear_torch, parallel_torch
 
     ranks = parallel_torch.Ranks(options.group)
-    vocabulary, least = ranks.most_and_least(tokens.weight.shape[0], tokens.hidden.device)
+    vocabulary, least = ranks.most_and_least(-1 if wrong else tokens.weight.shape[0], tokens.hidden.device)
+    if least < 0:
+        raise ValueError(wrong or "another rank of the group has different numbers of categories for the student and for the teacher")
     if least == 0:
         raise ValueError("a rank of the group has no categories: each needs one row of weight at least")
     losses = tokens.losses
@@ -354,13 +385,13 @@ def _spread_step(
         rows = tokens.part(of_tokens)
         temperature: Any = rows.temperature if losses.temperature is None else losses.temperature
         if part is not None:
-            student = capped(ops, logits, losses.logit_scale, losses.softcap)
+            student = capped(ops, logits, losses.logit_scale, losses.softcap, logits)
             return spread_losses(
                 ops, student, rows.indices, rows.teacher, losses.tail, losses[1:4], temperature, rows.keep, part, fused=fused
             )  # fmt: skip
         weight, bias = (*tokens.shared, None, None)[:2]
         teacher = rows.teacher if weight is None else linear_torch.project_new(rows.teacher, weight, bias, wide)
-        student, teacher = (capped(ops, x, losses.logit_scale, losses.softcap) for x in (logits, teacher))
+        student, teacher = (capped(ops, x, losses.logit_scale, losses.softcap, logits) for x in (logits, teacher))
         first, second = same_categories(ops, *((teacher, student) if losses.teacher_first else (student, teacher)))
         scale = _parallel.row_scale(ops, temperature, first)
         return _parallel.row_values(ops, first, second, losses.kind, losses.share, scale, options.group, fused=fused)

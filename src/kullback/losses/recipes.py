@@ -9,7 +9,7 @@ import math
 from dataclasses import dataclass
 from typing import Any
 
-from .._forms import float_arrays, is_number
+from .._forms import float_arrays, is_number, shown
 from .._ops import Array, common_ops
 from ..estimators.policy import policy_terms
 from .policy import over_tokens, policy_kl
@@ -18,7 +18,8 @@ from .policy import over_tokens, policy_kl
 def grpo(logp: Any, logp_ref: Any, *, mask: Any = None, reduction: str = "sequence_mean") -> Array:
     """The KL term of GRPO (DeepSeekMath, DeepSeek-R1): k3 as written, averaged over the tokens of a response, then over responses.
 
-    Its expected gradient is that of KL(ref‖π), not of KL(π‖ref), and has no ratio for tokens drawn by an older policy.
+    Its expected gradient is that of KL(ref‖π), not of KL(π‖ref), and has no ratio for tokens drawn by an older policy. A log-ratio
+    log ref/π above 20 counts as 20, in the value and in the derivative, which the papers' formula would let grow to inf (see `policy_kl`).
 
     Examples
     --------
@@ -40,6 +41,8 @@ def deepseek_v32(logp: Any, logp_ref: Any, logp_old: Any, *, mask: Any = None, r
     >>> float(deepseek_v32([[-1.0, -2.0]], [[-1.5, -1.9]], [[-1.1, -2.0]]).round(6))
     0.061453
     """
+    if logp_old is None:
+        raise TypeError("logp_old is None: it must be an array of numbers; on the first step over a batch pass logp_old=logp")
     return policy_kl(logp, logp_ref, logp_old=logp_old, gradient="as_written", mask=mask, reduction=reduction)
 
 
@@ -90,6 +93,8 @@ def ppo_rewards(score: Any, logp: Any, logp_ref: Any, *, coefficient: Any, mask:
     array([[-0.05,  1.01],
            [ 1.99,  0.  ]])
     """
+    if not (is_number(coefficient) or hasattr(coefficient, "dtype")):
+        raise TypeError(f"coefficient is {shown(coefficient)}: it must be a number")
     if kind == "full":
         raise ValueError("kind='full' is no property of the token drawn: a reward needs 'k1' (or 'k2', 'k3', 'abs')")
     terms = policy_terms(
@@ -117,7 +122,7 @@ def ppo_rewards(score: Any, logp: Any, logp_ref: Any, *, coefficient: Any, mask:
 
 def _positive(name: str, x: Any) -> None:
     if not (is_number(x) and 0 < x < math.inf):
-        raise ValueError(f"{name} is {x!r}: it must be a positive number")
+        raise ValueError(f"{name} is {shown(x)}: it must be a positive number")
 
 
 @dataclass

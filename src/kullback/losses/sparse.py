@@ -11,7 +11,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from .._divergences import divergence
-from .._forms import float_arrays, is_number
+from .._forms import float_arrays, is_number, places, shown
 from .._ops import Array, common_ops
 from .._reduce import reduce_values
 from . import _parallel
@@ -95,7 +95,7 @@ def check_top_k(top: TopK, direction: str, temperature: Any) -> None:
     if direction not in TAILS[top.tail]:
         raise ValueError(f"tail={top.tail!r} has no direction={direction!r}: {_WHY_NOT[top.tail]}; tail='bucket' has every direction")
     if not (is_number(top.temperature) and 0 < top.temperature < math.inf):
-        raise ValueError(f"the temperature of a TopK is {top.temperature!r}: it must be a number above 0")
+        raise ValueError(f"the temperature of a TopK is {shown(top.temperature)}: it must be a number above 0")
     if not is_number(temperature) or temperature != top.temperature:
         raise ValueError(
             f"temperature is {temperature!r} and the teacher's log_probs were taken at {top.temperature!r}: they are not known at another "
@@ -119,9 +119,7 @@ def why_no_kernel(tail: str, kind: Kind, group: Any) -> str | None:
 def known(ops: Any, top: TopK, like: Array, batch: Any, size: Any, weights: Array | None) -> tuple[Array, Array]:
     """Indices and log-probs for a batch of logits over `size` categories, in the framework of `like`; those of rows to leave out made
     harmless. What is wrong raises where it can be seen, and makes its row NaN elsewhere (indices given twice stay unseen there)."""
-    at = ops.indices(top.indices, like)
-    if ops.is_float(at) or not ops.is_integer(at) or "bool" in str(at.dtype):
-        raise TypeError(f"indices have dtype {at.dtype}: they must be integers, the places of categories")
+    at = places(ops, "indices", top.indices, like)
     _, logs = float_arrays(ops, [("student", like), ("log_probs", top.log_probs)])
     shape = (*batch, at.shape[-1] if len(at.shape) > 0 else 0)
     for name, x in (("indices", at), ("log_probs", logs)):
@@ -140,12 +138,12 @@ def known(ops: Any, top: TopK, like: Array, batch: Any, size: Any, weights: Arra
         at, logs = ops.where(left_out, at * 0, at), ops.where(left_out, -math.log(2.0 * shape[-1]), logs)
     valid = (at >= 0) & (at < size)
     if ops.may_look(at) and ops.may_look(logs):
-        _look(ops, at, logs, valid, weights, size, tolerance)
+        _look(ops, at, logs, valid, weights, size, tolerance, top.tail)
     wrong = ~valid | (ops.sum(ops.exp(logs), (len(shape) - 1,)) > 1.0 + tolerance)
     return ops.where(valid, at, at * 0), ops.where(wrong, math.nan, logs)
 
 
-def _look(ops: Any, at: Array, logs: Array, valid: Array, weights: Array | None, size: int, tolerance: float) -> None:
+def _look(ops: Any, at: Array, logs: Array, valid: Array, weights: Array | None, size: int, tolerance: float, tail: str) -> None:
     places, inside, values = (np.asarray(ops.to_numpy(x)) for x in (at, valid, logs))
     kept = np.ones(places.shape[:-1], bool) if weights is None else np.asarray(ops.to_numpy(weights)) != 0
     if not inside.all():
@@ -157,6 +155,12 @@ def _look(ops: Any, at: Array, logs: Array, valid: Array, weights: Array | None,
         bad = tuple(np.argwhere(twice)[0])
         raise ValueError(f"indices{_row(bad)} name a category twice: each must be there once")
     total = np.exp(values).sum(-1)
+    if tail in ("renormalize", "renormalize_teacher") and (total == 0).any():
+        bad = tuple(np.argwhere(total == 0)[0])
+        raise ValueError(
+            f"log_probs{_row(bad)} are -inf everywhere, and tail={tail!r} divides by their sum, which is 0: give the row weight 0, or take "
+            "tail='bucket'"
+        )
     if (total > 1 + tolerance).any():
         bad = tuple(np.argwhere(total > 1 + tolerance)[0])
         raise ValueError(
@@ -229,7 +233,8 @@ def completed(ops: Any, values: Array, logs: Array, tail: str) -> Array:
         return values
     last = (len(logs.shape) - 1,)
     mass = ops.astype(ops.squeeze(ops.sum(ops.exp(logs), last), last), values.dtype)
-    return mass * (values + ops.log(mass))
+    nothing = mass == 0.0  # a sum of terms that are all 0
+    return ops.where(nothing, 0.0, mass * (ops.where(nothing, 0.0, values) + ops.log(ops.where(nothing, 1.0, mass))))
 
 
 def sparse_losses(
@@ -327,7 +332,7 @@ def sparse_loss(
     reason = reason or why_no_kernel(top.tail, kind, group)
     if reason is not None and impl == "triton":
         raise RuntimeError(f"impl='triton' cannot run: {reason}; impl='auto' falls back")
-    student = capped(ops, student, logit_scale, softcap)
+    student = capped(ops, student, logit_scale, softcap, student)
     weights = weights_of_rows(ops, weights, student)
     batch, at_temperature = student.shape[:-1], float(top.temperature)
     if group is not None:

@@ -8,11 +8,11 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from .._divergences import divergence
-from .._forms import float_arrays, inverse_temperature, is_number
+from .._forms import float_arrays, inverse_temperature, is_number, places
 from .._ops import Array, common_ops
 from .._pairs import Spec, attach, pair, textbook
 from ..estimators.policy import per_token, token_mask
-from ._dense import same_categories, why_not_fused
+from ._dense import matched, same_categories, why_not_fused
 from ._scaling import check_scaling, inverse
 
 
@@ -36,7 +36,7 @@ def token_terms(logits: Any, logits_ref: Any, tokens: Any, *, temperature: Any =
     logits : array [..., categories]
         The policy's.
     logits_ref : array [..., categories]
-        The reference's, a constant.
+        The reference's, a constant. The side that has more categories must have logits of -inf in the rest.
     tokens : integer array [...]
         The tokens that were drawn.
     temperature : float or array that broadcasts to the shape of `tokens`
@@ -85,6 +85,7 @@ def token_terms(logits: Any, logits_ref: Any, tokens: Any, *, temperature: Any =
     y = ops.stop_gradient(y)
     if len(x.shape) == 0 or not _match(x.shape[:-1], y.shape[:-1]):
         raise ValueError(f"logits have shape {tuple(x.shape)} and logits_ref {tuple(y.shape)}: one row for each token, in both")
+    x, y = matched(ops, {"logits": x, "logits_ref": y}, mask, None, "pass the first {} of each")
     at, keep, valid = _tokens(ops, tokens, mask, x)
     reason = "impl='array' asks for array operations" if impl == "array" else why_not_fused(ops, x, y, temperature)
     if reason is not None and impl == "triton":
@@ -116,9 +117,7 @@ def _match(shape: Any, other: Any) -> bool:
 
 def _tokens(ops: Any, tokens: Any, mask: Any, logits: Array) -> tuple[Array, Array | None, Array]:
     """The tokens, those that do not count or do not exist replaced by the first; which count; and which exist, or do not count."""
-    at = ops.indices(tokens, logits)
-    if ops.is_float(at) or not ops.is_integer(at) or "bool" in str(at.dtype):
-        raise TypeError(f"tokens have dtype {at.dtype}: they must be integers, the places of categories")
+    at = places(ops, "tokens", tokens, logits)
     if not _match(at.shape, logits.shape[:-1]):
         raise ValueError(f"tokens have shape {tuple(at.shape)} beside logits of shape {tuple(logits.shape)}: one token a row")
     keep = None if mask is None else token_mask(ops, mask, logits[..., 0])

@@ -76,7 +76,10 @@ def kl_div(
     for name, x in (("input", input), ("target", target)):
         if not isinstance(x, Tensor):
             raise TypeError(f"kl_div(): {name} must be a Tensor, not {type(x).__name__}")
-        if not x.dtype.is_floating_point:
+        why = ops.why_not_dense(x)
+        if why is not None:
+            raise RuntimeError(f"kl_div(): {name} is {why}")
+        if not x.dtype.is_floating_point or x.dtype.itemsize < 2:
             fix = f"probabilities are real numbers: pass {name}.real" if x.dtype.is_complex else f"pass {name}.float()"
             raise RuntimeError(f"kl_div(): {name} has dtype {x.dtype}: {fix}")
     if size_average is not None or reduce is not None:
@@ -210,7 +213,10 @@ class KLLoss(nn.Module):  # type: ignore[misc]
     def _in_kernels(self, student: Tensor, teacher: Tensor) -> bool:
         """Can the loss run in the fused kernels, which write the gradient while they compute it?"""
         return (
-            student.shape == teacher.shape
+            isinstance(student, Tensor)
+            and isinstance(teacher, Tensor)
+            and not (student.is_nested or teacher.is_nested)
+            and student.shape == teacher.shape
             and self.axis in (-1, student.dim() - 1)
             and self.check is not True
             and not learns(self.temperature)
