@@ -66,7 +66,7 @@ from ..families import (
     Weibull,
     Wishart,
 )
-from .shared import Read, Reader, Same, fields, independent, point
+from .shared import Read, Reader, Same, fields, independent, point, positive_diagonal
 
 
 def _either(probs: Any, logits: Any, *before: str) -> Reader:
@@ -106,24 +106,28 @@ def _loc(d: Any, scale: Any) -> Any:
 def _normal_vector(d: Any) -> Record:
     if _is(d.scale, "LinearOperatorDiag"):
         diagonal = d.scale.diag_part()
-        return MultivariateNormalDiag(diagonal * 0.0 if d.loc is None else d.loc, diagonal)
+        return MultivariateNormalDiag(diagonal * 0.0 if d.loc is None else d.loc, abs(diagonal))
     scale = _dense(d.scale)
-    family: Any = MultivariateNormal if _is(d.scale, "LinearOperatorLowerTriangular") else MultivariateNormalScale
-    record: Record = family(_loc(d, scale), scale)
-    return record
+    if _is(d.scale, "LinearOperatorLowerTriangular"):
+        return MultivariateNormal(_loc(d, scale), positive_diagonal(scale))
+    return MultivariateNormalScale(_loc(d, scale), scale)
 
 
 def _covariance_vector(d: Any) -> Record:
     return MultivariateNormalCovariance(d.mean(), d.covariance())
 
 
+_TRIANGULAR = ("LinearOperatorLowerTriangular", "LinearOperatorDiag", "LinearOperatorIdentity", "LinearOperatorScaledIdentity")
+
+
+def _lower(operator: Any, what: str) -> Any:
+    if not _is(operator, *_TRIANGULAR):
+        raise TypeError(f"{what} whose scale is a {type(operator).__name__}: use LinearOperatorLowerTriangular")
+    return positive_diagonal(_dense(operator))
+
+
 def _matrix_normal(d: Any) -> Record:
-    for operator in (d.scale_row, d.scale_column):
-        if not _is(
-            operator, "LinearOperatorLowerTriangular", "LinearOperatorDiag", "LinearOperatorIdentity", "LinearOperatorScaledIdentity"
-        ):
-            raise TypeError(f"a matrix normal distribution whose scale is a {type(operator).__name__}: use LinearOperatorLowerTriangular")
-    return MatrixNormal(d.loc, _dense(d.scale_row), _dense(d.scale_column))
+    return MatrixNormal(d.loc, *(_lower(x, "a matrix normal distribution") for x in (d.scale_row, d.scale_column)))
 
 
 def _wishart(d: Any) -> Record:
@@ -131,8 +135,7 @@ def _wishart(d: Any) -> Record:
         raise TypeError(
             "a Wishart distribution with input_output_cholesky=True is a law of Cholesky factors, and not a family kullback knows"
         )
-    given = d.parameters.get("scale_tril")
-    return Wishart(d.df, _dense(d.parameters["scale"]) if given is None else given)
+    return Wishart(d.df, _lower(d.scale, "a Wishart distribution"))
 
 
 def _logged(plain: Any, logged: Any, name: str) -> Reader:
