@@ -2,15 +2,22 @@
 
 from __future__ import annotations
 
+import dataclasses
+
 import distrax
 import jax.numpy as jnp
 import numpy as np
 import pytest
 import tensorflow as tf
 import tensorflow_probability as tfp
+import tinygrad
+import torch
+import torch.distributions as td
 from tensorflow_probability.substrates import jax as tfp_jax
 
 import kullback as kb
+from kullback import distributions
+from kullback._distributions.registry import pairs
 
 tfd, tfd_jax = tfp.distributions, tfp_jax.distributions
 SUBSTRATES = [
@@ -75,3 +82,116 @@ def test_negative_diagonals_of_distrax_are_scales():
     for p, q, scale_p, scale_q in pairs:
         assert float(kb.kl(p, q)) == pytest.approx(_normal(scale_p, scale_q), rel=FLOAT32)
         assert float(kb.kl(q, p)) == pytest.approx(_normal(scale_q, scale_p), rel=FLOAT32)
+
+
+# --- shapes: the direction's batch and that of a uniform distribution were left out of the result ---
+
+
+def _uniform_truth(kappa):
+    """KL(von Mises-Fisher‖uniform) in three dimensions, with log C = log(κ/sinh κ) and mean coth κ - 1/κ."""
+    return np.log(kappa / np.sinh(kappa)) + kappa / np.tanh(kappa) - 1.0
+
+
+@pytest.mark.parametrize(("d", "linalg", "constant"), SUBSTRATES)
+def test_batches_of_directions_and_of_uniforms_count(d, linalg, constant):
+    directions = np.tile(np.eye(3, dtype=np.float32)[0], (5, 1))
+    flat, five = d.SphericalUniform(3), d.SphericalUniform(3, batch_shape=[5])
+    many, one = d.VonMisesFisher(directions, 2.0), d.VonMisesFisher(directions[0], 2.0)
+    power = d.PowerSpherical(directions, np.array([[2.0], [1.0]], np.float32))
+    for p, q in ((many, flat), (one, five), (many, five)):
+        np.testing.assert_allclose(kb.kl(p, q), np.full(5, _uniform_truth(2.0)), rtol=FLOAT32)
+    # log(sinh κ/κ)
+    for p, q in ((flat, many), (five, one)):
+        np.testing.assert_allclose(kb.kl(p, q), np.full(5, np.log(np.sinh(2.0) / 2.0)), rtol=FLOAT32)
+    # A coordinate of the uniform law is uniform in three dimensions, so KL = log 2 + E[log f], f = (k + 1) (1 + t)^k / 2^(k + 1).
+    truth = [np.log(k + 1.0) - k / (k + 1.0) for k in (2.0, 1.0)]
+    np.testing.assert_allclose(kb.kl(power, flat), np.tile(truth, (5, 1)).T, rtol=FLOAT32)
+    assert kb.kl(power, five).shape == (2, 5)
+
+
+def test_every_parameter_of_every_pair_counts_in_the_shape():
+    matrix = np.eye(2)
+    given = {"total_count": 3.0, "low": 0.0, "high": 1.0, "df": 4.0, "form": "probs", "dimension": 2, "mean_direction": matrix[0]}
+    given |= {"cutpoints": np.array([0.0, 1.0]), "values": np.array([0.4, 0.6])}
+
+    def made(family, parameter, batch):
+        numbers = {}
+        for x in dataclasses.fields(family):
+            event = family.parameter_ndims.get(x.name, 0)
+            number = given.get(x.name, (0.5, np.array([0.5, 0.5]), matrix)[event])
+            numbers[x.name] = np.broadcast_to(number, (*batch, *np.shape(number))) if x.name == parameter else number
+        return family(**numbers)
+
+    seen = 0
+    for first, second in pairs():
+        for side, family in enumerate((first, second)):
+            for name in (x.name for x in dataclasses.fields(family)):
+                if name in ("form", "dimension"):
+                    continue
+                p, q = (made(f, name if i == side else None, (3,)) for i, f in enumerate((first, second)))
+                try:
+                    value = kb.kl(p, q)
+                except kb.NoClosedForm:  # for these parameters
+                    continue
+                assert np.shape(value) == (3,), (p, q)
+                seen += 1
+    assert seen > 1000
+
+
+# --- distributions whose shapes do not go together: each framework said so in its own words, or gave a number ---
+
+
+def _tensors(name):
+    return {"numpy": np.asarray, "torch": torch.tensor, "tensorflow": tf.constant, "jax": jnp.asarray, "tinygrad": tinygrad.Tensor}[name]
+
+
+@pytest.mark.parametrize("name", ["numpy", "torch", "tensorflow", "jax", "tinygrad"])
+def test_batches_that_do_not_broadcast_are_named(name):
+    array = _tensors(name)
+    three, four, rows = (array(np.ones(shape, np.float32)) for shape in (3, 4, (2, 1)))
+    with pytest.raises(ValueError, match=r"^p has batch shape \(2, 3\) and q has \(4,\): they do not broadcast$"):
+        kb.kl(distributions.Normal(three, rows), distributions.Normal(0.0, four))
+    with pytest.raises(ValueError, match=r"^the parameters of q have batch shapes that do not broadcast: loc \(3,\), scale \(4,\)$"):
+        kb.kl(distributions.Normal(0.0, rows), distributions.Normal(three, four))
+    matrix = array(np.eye(2, dtype=np.float32))
+    vectors = [distributions.MultivariateNormal(array(np.zeros((n, 2), np.float32)), matrix) for n in (3, 4)]
+    with pytest.raises(ValueError, match=r"^p has batch shape \(3,\) and q has \(4,\): they do not broadcast$"):
+        kb.kl(*vectors)
+    assert kb.kl(distributions.Normal(three, rows), distributions.Normal(0.0, three)).shape == (2, 3)
+
+
+def test_sizes_known_when_the_code_runs_are_left_to_tensorflow():
+    @tf.function(input_signature=[tf.TensorSpec([None]), tf.TensorSpec([4])], autograph=False)
+    def of(x, y):
+        return kb.kl(distributions.Normal(x, 1.0), distributions.Normal(y, 1.0))
+
+    np.testing.assert_allclose(of(tf.ones(4), tf.zeros(4)), np.full(4, 0.5), rtol=FLOAT32)
+
+
+def test_events_of_different_families_and_sizes_are_named():
+    one, four = np.ones(1), np.ones(4)
+    spheres = distributions.PowerSpherical(np.eye(3)[0], 2.0), distributions.VonMisesFisher(np.eye(4)[0], 2.0)
+    vectors = distributions.MultivariateNormalDiag(one, one), distributions.MultivariateNormal(four, np.eye(4))
+    for p, q in (spheres, vectors, vectors[::-1]):
+        with pytest.raises(ValueError, match=r"^events have different shapes: p has .*, and q .*; batches broadcast, events do not$"):
+            kb.kl(p, q)
+
+
+def test_factors_of_different_ranks_are_of_one_event():
+    def made(rank, scale):
+        return td.LowRankMultivariateNormal(torch.zeros(3), scale * torch.ones(3, rank), torch.ones(3))
+
+    covariances = [np.eye(3) + rank * scale**2 for rank, scale in ((1, 1.0), (2, 0.5))]
+    truth = _normal(*(np.linalg.cholesky(x) for x in covariances))
+    assert kb.kl(made(1, 1.0), made(2, 0.5)).item() == pytest.approx(truth, rel=FLOAT32)
+
+
+@pytest.mark.parametrize(("d", "linalg", "constant"), SUBSTRATES)
+def test_one_number_is_the_mean_of_all_coordinates(d, linalg, constant):
+    """TFP takes a mean without axes, or of size 1."""
+    truth = 0.5 * 4 / 4 + _normal(np.eye(4), 2 * np.eye(4))
+    for mean in (np.float32(1.0), np.ones(1, np.float32)):
+        for family, scale in ((d.MultivariateNormalDiag, np.ones(4, np.float32)), (d.MultivariateNormalTriL, np.eye(4, dtype=np.float32))):
+            p, q = family(mean, scale), family(np.zeros_like(mean), 2.0 * scale)
+            assert float(kb.kl(p, q)) == pytest.approx(truth, rel=FLOAT32)
+            assert float(kb.kl(p, family(np.zeros(4, np.float32), 2.0 * scale))) == pytest.approx(truth, rel=FLOAT32)

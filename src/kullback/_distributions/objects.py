@@ -18,6 +18,7 @@ from .conditions import condition
 from .families import Record
 from .registry import Found, families_with, find, user_pairs
 from .scalars import kl_of_floats
+from .shapes import check_shapes
 from .structures import STRUCTURES, structural_kl
 from .users import find_user_form
 
@@ -75,6 +76,7 @@ def _evaluate(found: Found) -> Array:
     named = [(f"{side}.{name}", x) for side, record in (("p", found.p), ("q", found.q)) for name, x in record.parameters().items()]
     ops = common_ops(named)
     arrays = float_arrays(ops, named)
+    check_shapes(ops, found, arrays)
     value = by_blocks(_values, ops, found, arrays)
     if value is None:
         inside = np.errstate(all="ignore") if ops is numpy_ops else nullcontext() if ops.double is None else ops.double()
@@ -96,7 +98,6 @@ def _values(ops: Any, found: Found, arrays: list[Array]) -> Array:
     """One value per batch element, of parameters of the dtype it is to be computed in."""
     n = len(found.p.parameters())
     sides = [found.p.with_parameters(arrays[:n]), found.q.with_parameters(arrays[n:])]
-    _same_events(*sides)
     value = found.function(ops, *sides)
     valid = _valid(ops, sides)
     asked = condition(type(found.p), type(found.q))
@@ -112,16 +113,6 @@ def _refuse(ops: Any, value: Array, valid: Array | None, arrays: list[Array], fo
         missing = missing & ops.to_numpy(valid)
     if missing.any() and not any(np.isnan(ops.to_numpy(x)).any() for x in arrays):
         raise NoClosedForm(f"KL({type(found.p).__name__}‖{type(found.q).__name__}) has a closed form for {asked} only")
-
-
-def _same_events(p: Any, q: Any) -> None:
-    """Batches broadcast, events do not."""
-    if not p.parameter_ndims and not q.parameter_ndims:
-        return
-    sizes = [{name: tuple(getattr(x, name).shape[-rank:]) for name, rank in x.parameter_ndims.items()} for x in (p, q)]
-    if type(p) is type(q) and sizes[0] != sizes[1]:
-        listed = [", ".join(f"{name} {shape}" for name, shape in side.items()) for side in sizes]
-        raise ValueError(f"events have different shapes: p has {listed[0]}, and q {listed[1]}; batches broadcast, events do not")
 
 
 def _valid(ops: Any, sides: list[Any]) -> Array | None:

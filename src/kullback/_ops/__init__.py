@@ -55,6 +55,8 @@ class Ops(Protocol):
         x, hidden from a simplifier that would cancel rounding errors algebraically.
     may_look(x), can_look(x)
         Are the values at hand for free (on the CPU, outside any tracer); are they at hand at all?
+    has_symbolic_sizes()
+        Are sizes symbols here, which should not be compared? Need not be there.
     host_view(x)
         x as a NumPy array on the same memory, or None where a framework must do the work itself.
     constant_view(x), from_view(v, like)

@@ -127,6 +127,11 @@ def can_look(x: Any) -> bool:
     )
 
 
+def has_symbolic_sizes() -> bool:
+    """Comparing them would tie what torch.compile makes to the sizes of today."""
+    return bool(torch.compiler.is_compiling())
+
+
 def may_look(x: Any) -> bool:
     return can_look(x) and x.device.type == "cpu"
 

@@ -17,6 +17,7 @@ from ..families import (
     ContinuousBernoulli,
     ContinuousBernoulliLogits,
     Dirichlet,
+    Expanded,
     ExpGamma,
     ExpGammaLog,
     ExpInverseGamma,
@@ -98,19 +99,21 @@ def _is(operator: Any, *names: str) -> bool:
     return type(operator).__name__ in names
 
 
-def _loc(d: Any, scale: Any) -> Any:
-    # Where none was given it is 0.
-    return scale[..., 0] * 0.0 if d.loc is None else d.loc
+def _loc(d: Any, row: Any) -> Any:
+    """The mean, in the shape of a row of the scale: TFP takes no mean for 0, and one number for all coordinates."""
+    if d.loc is None:
+        return row * 0.0
+    return d.loc + row * 0.0 if len(d.loc.shape) == 0 or d.loc.shape[-1] == 1 else d.loc
 
 
 def _normal_vector(d: Any) -> Record:
     if _is(d.scale, "LinearOperatorDiag"):
         diagonal = d.scale.diag_part()
-        return MultivariateNormalDiag(diagonal * 0.0 if d.loc is None else d.loc, abs(diagonal))
+        return MultivariateNormalDiag(_loc(d, diagonal), abs(diagonal))
     scale = _dense(d.scale)
     if _is(d.scale, "LinearOperatorLowerTriangular"):
-        return MultivariateNormal(_loc(d, scale), positive_diagonal(scale))
-    return MultivariateNormalScale(_loc(d, scale), scale)
+        return MultivariateNormal(_loc(d, scale[..., 0]), positive_diagonal(scale))
+    return MultivariateNormalScale(_loc(d, scale[..., 0]), scale)
 
 
 def _covariance_vector(d: Any) -> Record:
@@ -145,6 +148,11 @@ def _logged(plain: Any, logged: Any, name: str) -> Reader:
         return record
 
     return read
+
+
+def _spherical_uniform(d: Any) -> Record:
+    # No parameter has the batch's shape.
+    return Expanded(SphericalUniform(int(d.dimension)), tuple(d.batch_shape)) if len(d.batch_shape) else SphericalUniform(int(d.dimension))
 
 
 def _joint(d: Any, read: Read) -> Record:
@@ -216,7 +224,7 @@ def table(read: Read) -> dict[str, Reader]:
         "WishartLinearOperator": _wishart,
         "VonMisesFisher": fields(VonMisesFisher, "mean_direction", "concentration"),
         "PowerSpherical": fields(PowerSpherical, "mean_direction", "concentration"),
-        "SphericalUniform": lambda d: SphericalUniform(int(d.dimension)),
+        "SphericalUniform": _spherical_uniform,
         "Deterministic": lambda d: point(d.loc, 0),
         "VectorDeterministic": lambda d: point(d.loc, 1),
         "Independent": lambda d: independent(read(d.distribution), int(d.reinterpreted_batch_ndims)),
