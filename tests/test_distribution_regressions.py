@@ -5,8 +5,10 @@ from __future__ import annotations
 import dataclasses
 
 import distrax
+import jax
 import jax.numpy as jnp
 import numpy as np
+import numpyro.distributions as numpyro
 import pytest
 import tensorflow as tf
 import tensorflow_probability as tfp
@@ -17,6 +19,7 @@ from tensorflow_probability.substrates import jax as tfp_jax
 
 import kullback as kb
 from kullback import distributions
+from kullback._distributions import adapters
 from kullback._distributions.registry import pairs
 
 tfd, tfd_jax = tfp.distributions, tfp_jax.distributions
@@ -195,3 +198,59 @@ def test_one_number_is_the_mean_of_all_coordinates(d, linalg, constant):
             p, q = family(mean, scale), family(np.zeros_like(mean), 2.0 * scale)
             assert float(kb.kl(p, q)) == pytest.approx(truth, rel=FLOAT32)
             assert float(kb.kl(p, family(np.zeros(4, np.float32), 2.0 * scale))) == pytest.approx(truth, rel=FLOAT32)
+
+
+# --- parameters that were lists or NumPy arrays: the result was NumPy's, in float64 ---
+
+
+def _constants(d, made):
+    probs, logits, more = made([0.2, 0.3]), made([-0.4, 1.1]), made([1.5, 0.7])
+    half = made([0.5, 0.5])
+    yield from ((d.Bernoulli, {"probs": probs}), (d.Bernoulli, {"logits": logits}), (d.Normal, {"loc": logits, "scale": more}))
+    yield from ((d.Categorical, {"probs": half}), (d.Categorical, {"logits": logits}), (d.OneHotCategorical, {"logits": logits}))
+    yield d.Multinomial, {"total_count": 3, "probs": half}
+    yield d.Dirichlet, {"concentration": more}
+
+
+def _constants_of_tfp(d, made):
+    probs, logits, more, matrix = made([0.2, 0.3]), made([-0.4, 1.1]), made([1.5, 0.7]), made([[1.0, 0.0], [0.5, 2.0]])
+    yield from _constants(d, made)
+    for family in (d.ContinuousBernoulli, d.Geometric):
+        yield from ((family, {"probs": probs}), (family, {"logits": logits}))
+    for family in (d.Binomial, d.NegativeBinomial):
+        yield from ((family, {"total_count": made([3.0, 3.0]), "probs": probs}), (family, {"total_count": 3.0, "logits": logits}))
+    yield from ((d.ProbitBernoulli, {"probits": logits}), (d.ProbitBernoulli, {"probs": probs}))
+    yield from ((d.ExpGamma, {"concentration": more, "rate": more}), (d.ExpGamma, {"concentration": more, "log_rate": logits}))
+    yield d.ExpInverseGamma, {"concentration": more, "log_scale": logits}
+    yield from ((d.WishartTriL, {"df": 4.0, "scale_tril": matrix}), (d.MultivariateNormalTriL, {"loc": logits, "scale_tril": matrix}))
+
+
+def _float32(x):
+    return np.asarray(x, np.float32)
+
+
+@pytest.mark.parametrize("made", [list, _float32], ids=["lists", "arrays"])
+@pytest.mark.parametrize(("d", "linalg", "constant"), SUBSTRATES)
+def test_constants_of_tfp_give_tensors(d, linalg, constant, made):
+    tensor = constant(1.0)
+    for family, parameters in _constants_of_tfp(d, made):
+        # The result is of the kind of what the record holds, and JAX compiles for seconds what it computes.
+        for x in adapters.read(family(**parameters)).parameters().values():
+            assert isinstance(x, type(tensor)), (family, parameters)
+            assert x.dtype == tensor.dtype, (family, parameters)
+    found = kb.kl(d.Bernoulli(probs=made([0.2, 0.3])), d.Bernoulli(probs=made([0.2, 0.5])))
+    assert isinstance(found, type(tensor))
+    np.testing.assert_allclose(found, [0.0, 0.3 * np.log(0.6) + 0.7 * np.log(1.4)], rtol=FLOAT32)
+
+
+def test_constants_of_distrax_and_numpyro_give_arrays_of_jax():
+    pairs = [(family, parameters) for family, parameters in _constants(distrax, _float32)]
+    pairs += [(distrax.Bernoulli, {"probs": [0.2, 0.3]}), (distrax.Independent, {"distribution": distrax.Bernoulli(probs=_float32([0.2]))})]
+    pairs += [(numpyro.Normal, {"loc": 0.3, "scale": 1.2}), (numpyro.Levy, {"loc": 0.0, "scale": 1.2}), (numpyro.Delta, {"v": 1.0})]
+    pairs += [(numpyro.Normal, {"loc": np.zeros(2), "scale": 1.2}), (numpyro.Bernoulli, {"probs": np.array([0.2, 0.3])})]
+    for family, parameters in pairs:
+        found = kb.kl(family(**parameters), family(**parameters))
+        assert isinstance(found, jax.Array), (family, parameters)
+        assert found.dtype == jnp.float32, (family, parameters)
+        np.testing.assert_array_equal(found, np.zeros(found.shape))
+    assert float(kb.kl(numpyro.Normal(0.0, 1.0), numpyro.Normal(1.0, 1.0))) == 0.5

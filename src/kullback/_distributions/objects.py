@@ -12,7 +12,7 @@ from .._forms import float_arrays
 from .._ops import Array, common_ops
 from .._ops import numpy as numpy_ops
 from . import closed  # noqa: F401  it registers the closed forms
-from .adapters import name_of, read
+from .adapters import at_home, name_of, read
 from .batches import by_blocks
 from .conditions import condition
 from .families import Record
@@ -45,6 +45,11 @@ def object_kl(p: Any, q: Any) -> Array:
         if function is not None:
             return function(p, q)
     first, second = _read(p, q)
+    value = _of_records(p, q, first, second)
+    return at_home(value, p) if isinstance(value, (np.ndarray, np.generic)) else value
+
+
+def _of_records(p: Any, q: Any, first: Record, second: Record) -> Array:
     value = kl_of_floats(first, second, _generally)
     if value is not None:
         return value

@@ -69,26 +69,20 @@ from ..families import (
 )
 from .shared import Read, Reader, Same, fields, independent, point, positive_diagonal
 
+# The attributes of an object are tensors; its `parameters` are what the caller passed, lists included. The one that was not given is None.
+
 
 def _either(probs: Any, logits: Any, *before: str) -> Reader:
-    # Asked of the parameters: `d.probs` is worked out from logits.
     def read(d: Any) -> Record:
-        given = d.parameters
-        name = "probs" if given.get("logits") is None else "logits"
-        record: Record = (probs if name == "probs" else logits)(*(given[x] for x in before), given[name])
+        values, form = _form(d)
+        record: Record = (probs if form == "probs" else logits)(*(getattr(d, name) for name in before), values)
         return record
 
     return read
 
 
 def _form(d: Any) -> tuple[Any, str]:
-    logits = d.parameters.get("logits")
-    return (d.parameters["probs"], "probs") if logits is None else (logits, "logits")
-
-
-def _multinomial(d: Any) -> Record:
-    values, form = _form(d)
-    return Multinomial(d.parameters["total_count"], values, form)
+    return (d.probs, "probs") if d.logits is None else (d.logits, "logits")
 
 
 def _dense(operator: Any) -> Any:
@@ -143,8 +137,8 @@ def _wishart(d: Any) -> Record:
 
 def _logged(plain: Any, logged: Any, name: str) -> Reader:
     def read(d: Any) -> Record:
-        given = d.parameters.get(name)
-        record: Record = plain(d.concentration, given) if given is not None else logged(d.concentration, d.parameters[f"log_{name}"])
+        given = getattr(d, name)
+        record: Record = plain(d.concentration, given) if given is not None else logged(d.concentration, getattr(d, f"log_{name}"))
         return record
 
     return read
@@ -171,9 +165,7 @@ def _transformed(d: Any, read: Read) -> Record:
 
 
 def _probit(d: Any) -> Record:
-    if d.parameters.get("probits") is None:
-        return Bernoulli(d.parameters["probs"])
-    return ProbitBernoulli(d.parameters["probits"])
+    return Bernoulli(d.probs) if d.probits is None else ProbitBernoulli(d.probits)
 
 
 def table(read: Read) -> dict[str, Reader]:
@@ -216,7 +208,7 @@ def table(read: Read) -> dict[str, Reader]:
         "OneHotCategorical": lambda d: Categorical(*_form(d)),
         "OrderedLogistic": fields(OrderedLogistic, "cutpoints", "loc"),
         "StoppingRatioLogistic": fields(StoppingRatioLogistic, "cutpoints", "loc"),
-        "Multinomial": _multinomial,
+        "Multinomial": lambda d: Multinomial(d.total_count, *_form(d)),
         "MultivariateNormalLinearOperator": _normal_vector,
         "MultivariateNormalLowRankUpdateLinearOperatorCovariance": _covariance_vector,
         "GaussianProcess": _covariance_vector,
