@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import warnings
 
 import distrax
 import jax
@@ -21,6 +22,7 @@ import kullback as kb
 from kullback import distributions
 from kullback._distributions import adapters
 from kullback._distributions.registry import pairs
+from kullback._ops import scalar
 
 tfd, tfd_jax = tfp.distributions, tfp_jax.distributions
 SUBSTRATES = [
@@ -254,3 +256,46 @@ def test_constants_of_distrax_and_numpyro_give_arrays_of_jax():
         assert found.dtype == jnp.float32, (family, parameters)
         np.testing.assert_array_equal(found, np.zeros(found.shape))
     assert float(kb.kl(numpyro.Normal(0.0, 1.0), numpyro.Normal(1.0, 1.0))) == 0.5
+
+
+# --- one pair of float32 numbers whose KL is beyond float32 ended in PyTorch's "value cannot be converted to type float without overflow" ---
+
+FAR = {
+    "Normal": ((1e20, 1.0), (-1e20, 1.0)),
+    "LogNormal": ((1e20, 1.0), (-1e20, 1.0)),
+    "Laplace": ((1e38, 1e-10), (-1e38, 1e-10)),
+    "Gumbel": ((1e30, 1e-10), (-1e30, 1e-10)),
+    "Exponential": ((1e-20,), (1e20,)),
+    "Gamma": ((1e30, 1e-10), (1e30, 1e20)),
+    "Poisson": ((3e38,), (1e-38,)),
+    "Beta": ((1e38, 1.0), (1.0, 1e38)),
+    "HalfNormal": ((1e30,), (1e-10,)),
+    "Geometric": ((1e-38,), (0.99,)),
+}
+
+
+@pytest.mark.parametrize("family", FAR)
+def test_divergences_beyond_float32_are_inf(family):
+    kind, numbers = getattr(td, family), [[torch.tensor(x, requires_grad=True) for x in side] for side in FAR[family]]
+    assert kb.kl(*(kind(*(x.detach() for x in side)) for side in numbers)).item() == np.inf
+    value = kb.kl(*(kind(*side) for side in numbers))
+    assert value.item() == np.inf
+    assert value.dtype == torch.float32
+    value.backward()
+    assert not any(x.grad.isnan() for side in numbers for x in side)
+    if family == "Normal":  # (μ_p - μ_q)/σ_q², and to σ_q less its square
+        assert [x.grad.item() for x in (*numbers[0], numbers[1][0])] == pytest.approx([2e20, 0.0, -2e20], rel=FLOAT32)
+        assert numbers[1][1].grad.item() == -np.inf
+    record = getattr(distributions, family)
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")  # NumPy's, of the overflow
+        found = kb.kl(*(record(*(np.float32(x) for x in side)) for side in FAR[family]))
+    assert found == np.inf
+    assert found.dtype == np.float32
+
+
+def test_numbers_beyond_float32_round_as_a_cast_does():
+    largest = float(np.finfo(np.float32).max)
+    for x in (largest, largest + 2.0**102, np.nextafter(largest + 2.0**103, 0.0), largest + 2.0**103, 1e39, np.inf):
+        with np.errstate(over="ignore"):
+            assert scalar.rounded_to_float32(float(x)) == float(np.float32(x))
