@@ -258,7 +258,7 @@ def test_constants_of_distrax_and_numpyro_give_arrays_of_jax():
     assert float(kb.kl(numpyro.Normal(0.0, 1.0), numpyro.Normal(1.0, 1.0))) == 0.5
 
 
-# --- one pair of float32 numbers whose KL is beyond float32 ended in PyTorch's "value cannot be converted to type float without overflow" ---
+# --- one pair of float32 numbers whose KL is beyond float32: "value cannot be converted to type float without overflow" ---
 
 FAR = {
     "Normal": ((1e20, 1.0), (-1e20, 1.0)),
