@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import itertools
 import warnings
 
 import distrax
@@ -11,6 +12,7 @@ import jax.numpy as jnp
 import numpy as np
 import numpyro.distributions as numpyro
 import pytest
+import scipy.special
 import tensorflow as tf
 import tensorflow_probability as tfp
 import tinygrad
@@ -299,3 +301,97 @@ def test_numbers_beyond_float32_round_as_a_cast_does():
     for x in (largest, largest + 2.0**102, np.nextafter(largest + 2.0**103, 0.0), largest + 2.0**103, 1e39, np.inf):
         with np.errstate(over="ignore"):
             assert scalar.rounded_to_float32(float(x)) == float(np.float32(x))
+
+
+# --- objects of TFP that have a KL and ended in an error ---
+
+
+def test_objects_made_while_a_function_is_traced():
+    """Sizes that TFP holds as tensors have no value there, but TFP knows them."""
+
+    @tf.function(autograph=False)
+    def of(x):
+        first, second = tfd.Normal(x, 1.0), tfd.Normal(x + 1.0, 1.0)
+        independent = kb.kl(tfd.Independent(first, 1), tfd.Independent(second, 1))
+        whole = kb.kl(tfd.Independent(first), tfd.Independent(second))
+        samples = [kb.kl(tfd.Sample(first, sizes), tfd.Sample(second, sizes)) for sizes in (4, [4, 2])]
+        return independent, whole, *samples
+
+    for found, truth in zip(of(tf.zeros([2, 3])), (np.full(2, 1.5), np.full(2, 1.5), np.full((2, 3), 2.0), np.full((2, 3), 4.0))):
+        np.testing.assert_allclose(found, truth, rtol=FLOAT32)
+
+
+@pytest.mark.parametrize(("d", "linalg", "constant"), SUBSTRATES)
+def test_a_sample_shape_may_be_one_number(d, linalg, constant):
+    assert float(kb.kl(d.Sample(d.Normal(0.0, 1.0), 3), d.Sample(d.Normal(1.0, 1.0), [3]))) == pytest.approx(1.5, rel=FLOAT32)
+
+
+def test_a_sample_shape_known_when_the_code_runs_is_refused():
+    @tf.function(input_signature=[tf.TensorSpec([1], tf.int32)], autograph=False)
+    def of(sizes):
+        return kb.kl(tfd.Sample(tfd.Normal(0.0, 1.0), sizes), tfd.Sample(tfd.Normal(1.0, 1.0), sizes))
+
+    with pytest.raises(kb.NoClosedForm, match="a Sample distribution whose sample_shape is known only when the code runs"):
+        of(tf.constant([3]))
+
+
+@pytest.mark.parametrize(("d", "linalg", "constant"), SUBSTRATES)
+def test_rates_by_their_logarithm(d, linalg, constant):
+    """The rate itself would round: at log-rates this near it would be 1% off."""
+    near, other = constant(np.float32(0.3)), constant(np.float32(0.30001))
+    step = float(np.float32(0.30001)) - float(np.float32(0.3))
+    assert float(kb.kl(d.Gamma(2.0, log_rate=near), d.Gamma(2.0, log_rate=other))) == pytest.approx(2.0 * (np.expm1(step) - step), rel=1e-4)
+    truth = np.exp(0.3) * step**2 / 2
+    assert float(kb.kl(d.Poisson(log_rate=near), d.Poisson(log_rate=other))) == pytest.approx(truth, rel=1e-4)
+    # A rate that is given, and other families: KL(Gamma(a, r)‖Exponential(s)) by the textbook, a = 2.
+    rate, s = np.exp(0.3), 0.7
+    truth = 2.0 * (s / rate - 1.0) + np.log(rate / s) + scipy.special.digamma(2.0)
+    for q in (d.Exponential(s), d.Gamma(1.0, s)):
+        assert float(kb.kl(d.Gamma(2.0, log_rate=near), q)) == pytest.approx(truth, rel=FLOAT32)
+
+
+def test_edges_of_rates_by_their_logarithm():
+    """A rate of 0 is the logarithm -inf. Logarithms beyond what e^x can hold."""
+
+    def value(x, y):
+        return kb.kl(distributions.PoissonLog(x), distributions.PoissonLog(y))
+
+    for p, q in itertools.product((0.0, 0.5, 2.0), repeat=2):
+        with np.errstate(divide="ignore"):
+            x, y = np.log([p, q])
+        truth = q if p == 0 else np.inf if q == 0 else q - p - p * np.log(q / p)
+        assert value(x, y) == pytest.approx(truth, rel=1e-12, abs=1e-300)
+        assert kb.kl(distributions.PoissonLog(np.full(3, x)), distributions.Poisson(q)) == pytest.approx(np.full(3, truth), rel=1e-12)
+    assert value(-800.0, 1.0) == pytest.approx(np.e, rel=1e-12)
+
+
+def _ordered(cutpoints, loc):
+    edges = scipy.special.expit(np.asarray(cutpoints, float) - loc)
+    return np.diff([0.0, *edges, 1.0])
+
+
+def _stopping(cutpoints, loc):
+    stop = scipy.special.expit(np.asarray(cutpoints, float) - loc)
+    return np.append(stop, 1.0) * np.cumprod([1.0, *(1.0 - stop)])
+
+
+def test_sizes_that_are_unknown_while_a_function_is_traced():
+    unknown, matrix = tf.TensorSpec([None]), tf.TensorSpec([None, None])
+
+    @tf.function(input_signature=[unknown, matrix], autograph=False)
+    def of(x, scale):
+        ordered, stopping = ([family(x, loc) for loc in (0.0, [0.5, 1.0])] for family in (tfd.OrderedLogistic, tfd.StoppingRatioLogistic))
+        full, diagonal = tfd.MultivariateNormalTriL(x, scale), tfd.MultivariateNormalDiag(x + 1.0, x * 0.0 + 2.0)
+        low = tf.linalg.LinearOperatorLowerTriangular
+        matrices = [tfd.MatrixNormalLinearOperator(scale * 0.0, low(y), low(scale)) for y in (scale, 2.0 * scale)]
+        return [kb.kl(*pair) for pair in (ordered, stopping, (full, diagonal), (diagonal, full), matrices)]
+
+    cutpoints, scale = np.array([-0.5, 0.3, 1.4], np.float32), np.array([[1.0, 0.0, 0.0], [0.5, 2.0, 0.0], [0.1, -0.3, 0.7]], np.float32)
+    found = of(tf.constant(cutpoints), tf.constant(scale))
+    for value, probabilities in zip(found, (_ordered, _stopping)):
+        p, qs = probabilities(cutpoints, 0.0), [probabilities(cutpoints, loc) for loc in (0.5, 1.0)]
+        np.testing.assert_allclose(value, [np.sum(p * np.log(p / q)) for q in qs], rtol=FLOAT32)
+    assert float(found[2]) == pytest.approx(_normal(scale, 2 * np.eye(3)) + 3 / 8, rel=FLOAT32)
+    shift = np.linalg.solve(scale.astype(float), np.ones(3))
+    assert float(found[3]) == pytest.approx(_normal(2 * np.eye(3), scale) + shift @ shift / 2, rel=FLOAT32)
+    assert float(found[4]) == pytest.approx(_normal(np.kron(scale, scale), np.kron(2 * scale, scale)), rel=FLOAT32)

@@ -130,7 +130,7 @@ def _valid(ops: Any, sides: list[Any]) -> Array | None:
                 continue  # the usual case, by one look
             good = x > 0.0 if name in side.positive else x >= 0.0
             good = good & (x <= 1.0) if name in side.unit else good
-            axes = tuple(range(len(x.shape) - side.parameter_ndims.get(name, 0), len(x.shape)))
+            axes = tuple(range(-side.parameter_ndims.get(name, 0), 0))
             good = ops.squeeze(ops.min(ops.where(good, 1.0 + x * 0.0, 0.0), axes), axes) > 0.0 if axes else good
             valid = good if valid is None else valid & good
     return valid

@@ -49,8 +49,7 @@ def structural_kl(kl: KL, p: Record, q: Record) -> Array | None:
 
 def _sum_last(value: Array, count: int) -> Array:
     ops = common_ops([("p", value)])
-    rank = len(value.shape)
-    axes = tuple(range(rank - count, rank))
+    axes = tuple(range(-count, 0))
     return ops.squeeze(ops.sum(value, axes), axes) if axes else value
 
 

@@ -43,6 +43,8 @@ class Ops(Protocol):
     stack(arrays), diagonal(x), transpose(x), matmul(x, y), solve_lower(L, x), cholesky(x)
         Along a new first axis; of the last two axes; the last two axes exchanged; of matrices, batches broadcast;
         L⁻¹ x for lower triangular matrices, batches broadcast; the lower triangular factor.
+    diagonal_matrix(x)
+        Matrices with these diagonals, of sizes that are known only when the code runs. Need not be there.
     concatenate(arrays)
         Along the first axis, of arrays on the CPU; for frameworks whose operations each pass over memory. Others need not have it.
     direct_ops

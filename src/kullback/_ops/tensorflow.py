@@ -146,6 +146,9 @@ stack, diagonal, transpose, matmul, cholesky = (
 )
 
 
+diagonal_matrix = tf.linalg.diag
+
+
 def solve_lower(matrix: Any, x: Any) -> Any:
     return tf.linalg.triangular_solve(matrix, x, lower=True)
 

@@ -18,6 +18,7 @@ from ..families import (
     NegativeBinomial,
     NegativeBinomialLogits,
     Poisson,
+    PoissonLog,
     ProbitBernoulli,
 )
 from ..registry import closed_form
@@ -211,3 +212,21 @@ _register()
 @closed_form(Poisson, Poisson)
 def _poisson(ops: Any, p: Any, q: Any) -> Array:
     return weighted_gap(ops, q.rate, p.rate)
+
+
+def _log_rate(ops: Any, x: Any) -> Array:
+    return x.log_rate if isinstance(x, PoissonLog) else ops.log(x.rate)
+
+
+@closed_form(PoissonLog, PoissonLog)
+@closed_form(PoissonLog, Poisson)
+@closed_form(Poisson, PoissonLog)
+def _poisson_log(ops: Any, p: Any, q: Any) -> Array:
+    # λ_p φ(log(λ_q/λ_p)), φ(x) = e^x - 1 - x; far up, and for rates of 0, λ_q - λ_p (1 + log(λ_q/λ_p)).
+    x, y = _log_rate(ops, p), _log_rate(ops, q)
+    none, lost = x == -math.inf, (y == -math.inf) & (x > -math.inf)
+    step = ops.where(none | lost, 0.0, y) - ops.where(none | lost, 0.0, x)
+    up = step > 1.0
+    rate = ops.exp(x)
+    far = ops.exp(y) - ops.where(up, rate * (1.0 + step), 0.0)
+    return ops.where(lost, math.inf, ops.where(none | up, far, rate * any_phi(ops, ops.where(up, 0.0, step))))

@@ -24,6 +24,7 @@ from ..families import (
     ExpInverseGammaLog,
     Exponential,
     Gamma,
+    GammaLog,
     GeneralizedNormal,
     Geometric,
     GeometricLogits,
@@ -51,6 +52,7 @@ from ..families import (
     OrderedLogistic,
     Pareto,
     Poisson,
+    PoissonLog,
     PowerSpherical,
     ProbitBernoulli,
     Product,
@@ -135,10 +137,11 @@ def _wishart(d: Any) -> Record:
     return Wishart(d.df, _lower(d.scale, "a Wishart distribution"))
 
 
-def _logged(plain: Any, logged: Any, name: str) -> Reader:
+def _logged(plain: Any, logged: Any, name: str, *before: str) -> Reader:
     def read(d: Any) -> Record:
         given = getattr(d, name)
-        record: Record = plain(d.concentration, given) if given is not None else logged(d.concentration, getattr(d, f"log_{name}"))
+        family, last = (logged, getattr(d, f"log_{name}")) if given is None else (plain, given)
+        record: Record = family(*(getattr(d, x) for x in before), last)
         return record
 
     return read
@@ -147,6 +150,23 @@ def _logged(plain: Any, logged: Any, name: str) -> Reader:
 def _spherical_uniform(d: Any) -> Record:
     # No parameter has the batch's shape.
     return Expanded(SphericalUniform(int(d.dimension)), tuple(d.batch_shape)) if len(d.batch_shape) else SphericalUniform(int(d.dimension))
+
+
+def _axes(d: Any) -> int:
+    # The attribute without the underscore is a tensor, which has no value while a tf.function is traced.
+    axes = d._static_reinterpreted_batch_ndims
+    if axes is None:
+        raise TypeError("an Independent distribution whose reinterpreted_batch_ndims is known only when the code runs")
+    return int(axes)
+
+
+def _sizes(d: Any) -> tuple[int, ...]:
+    """The sample shape, which may be given as one number, and as a tensor whose value only TFP knows while a tf.function is traced."""
+    whole, part = d.event_shape, d.distribution.event_shape
+    sizes = None if getattr(whole, "rank", 0) is None else tuple(whole)[: len(whole) - len(part)]
+    if sizes is None or None in sizes:
+        raise TypeError("a Sample distribution whose sample_shape is known only when the code runs")
+    return tuple(int(n) for n in sizes)
 
 
 def _joint(d: Any, read: Read) -> Record:
@@ -177,13 +197,13 @@ def table(read: Read) -> dict[str, Reader]:
         "Logistic": fields(Logistic, "loc", "scale"),
         "Moyal": fields(Moyal, "loc", "scale"),
         "GeneralizedNormal": fields(GeneralizedNormal, "loc", "scale", "power"),
-        "ExpGamma": _logged(ExpGamma, ExpGammaLog, "rate"),
-        "ExpInverseGamma": _logged(ExpInverseGamma, ExpInverseGammaLog, "scale"),
+        "ExpGamma": _logged(ExpGamma, ExpGammaLog, "rate", "concentration"),
+        "ExpInverseGamma": _logged(ExpInverseGamma, ExpInverseGammaLog, "scale", "concentration"),
         "VonMises": fields(VonMises, "loc", "concentration"),
         "LogNormal": fields(LogNormal, "loc", "scale"),
         "HalfNormal": fields(HalfNormal, "scale"),
         "HalfCauchy": lambda d: Shifted(HalfCauchy(d.scale), d.loc),
-        "Gamma": fields(Gamma, "concentration", "rate"),
+        "Gamma": _logged(Gamma, GammaLog, "rate", "concentration"),
         "Chi": fields(Chi, "df"),
         "Chi2": fields(Chi2, "df"),
         "InverseGamma": fields(InverseGamma, "concentration", "scale"),
@@ -203,7 +223,7 @@ def table(read: Read) -> dict[str, Reader]:
         "Binomial": _either(Binomial, BinomialLogits, "total_count"),
         "Geometric": _either(Geometric, GeometricLogits),
         "NegativeBinomial": _either(NegativeBinomial, NegativeBinomialLogits, "total_count"),
-        "Poisson": fields(Poisson, "rate"),
+        "Poisson": _logged(Poisson, PoissonLog, "rate"),
         "Categorical": lambda d: Categorical(*_form(d)),
         "OneHotCategorical": lambda d: Categorical(*_form(d)),
         "OrderedLogistic": fields(OrderedLogistic, "cutpoints", "loc"),
@@ -219,9 +239,9 @@ def table(read: Read) -> dict[str, Reader]:
         "SphericalUniform": _spherical_uniform,
         "Deterministic": lambda d: point(d.loc, 0),
         "VectorDeterministic": lambda d: point(d.loc, 1),
-        "Independent": lambda d: independent(read(d.distribution), int(d.reinterpreted_batch_ndims)),
+        "Independent": lambda d: independent(read(d.distribution), _axes(d)),
         "Masked": lambda d: Masked(read(d.distribution), d.validity_mask),
-        "Sample": lambda d: Repeated(read(d.distribution), tuple(int(n) for n in d.sample_shape)),
+        "Sample": lambda d: Repeated(read(d.distribution), _sizes(d)),
         "Blockwise": lambda d: _joint(d, read),
         "_JointDistributionSequential": lambda d: _joint(d, read),
         "TransformedDistribution": lambda d: _transformed(d, read),
