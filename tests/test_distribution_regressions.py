@@ -2,8 +2,12 @@
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
+import io
 import itertools
+import subprocess
+import sys
 import warnings
 
 import distrax
@@ -395,3 +399,45 @@ def test_sizes_that_are_unknown_while_a_function_is_traced():
     shift = np.linalg.solve(scale.astype(float), np.ones(3))
     assert float(found[3]) == pytest.approx(_normal(2 * np.eye(3), scale) + shift @ shift / 2, rel=FLOAT32)
     assert float(found[4]) == pytest.approx(_normal(np.kron(scale, scale), np.kron(2 * scale, scale)), rel=FLOAT32)
+
+
+# --- graphs of TensorFlow 1, where == compares identities: rel_entr(0, 1) was inf, and the entropy of (½, ½, 0) NaN ---
+
+IN_TENSORFLOW_1 = """
+import tensorflow as tf
+import kullback as kb, kullback.tensorflow as surface
+from kullback import distributions as D
+{mode}
+p, q = tf.constant([0.5, 0.5, 0.0]), tf.constant([0.5, 0.25, 0.25])
+calls = {{
+    "rel_entr": lambda: kb.rel_entr(p, q), "entropy": lambda: kb.entropy(p), "kl": lambda: kb.kl(p, q),
+    "weighted": lambda: kb.kl([[0.5, 0.5]], [[0.5, 0.5]], weights=p), "surface": lambda: surface.kl_divergence(p, q),
+    "Bernoulli": lambda: kb.kl(D.Bernoulli(p), D.Bernoulli(q)), "Poisson": lambda: kb.kl(D.Poisson(p), D.Poisson(q)),
+}}
+for name, call in calls.items():
+    try:
+        print(name, call())
+    except NotImplementedError as error:
+        assert str(error).startswith("kullback does not work in graphs of TensorFlow 1"), error
+print("refused")
+"""
+
+
+def test_graphs_of_tensorflow_1_are_refused():
+    program = IN_TENSORFLOW_1.format(mode="tf.compat.v1.disable_v2_behavior()")  # for good, hence a process of its own
+    found = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True)
+    assert found.stdout == "refused\n"
+    with tf.Graph().as_default(), contextlib.redirect_stdout(io.StringIO()) as output:
+        exec(IN_TENSORFLOW_1.format(mode=""), {})
+    assert output.getvalue() == "refused\n"
+    # Neither is a function that is traced, nor one of a data set.
+    rows = tf.data.Dataset.from_tensors(tf.constant([0.0, 1.0])).map(lambda x: kb.rel_entr(x, x))
+    assert [x.numpy().tolist() for x in rows] == [[0.0, 0.0]]
+
+
+def test_subnormal_numbers_in_tensorflow_are_zero():
+    """docs/numerics.md said so of XLA alone; the kernels of eager mode and of tf.function flush them too."""
+    p, q = np.array([0.5, 0.5], np.float32), np.array([1.0, 1e-40], np.float32)
+    assert 40.0 < kb.kl(p, q) < 50.0
+    assert float(kb.kl(tf.constant(p), tf.constant(q))) == np.inf
+    assert float(tf.function(kb.kl, autograph=False)(tf.constant(p), tf.constant(q))) == np.inf
