@@ -6,6 +6,7 @@ import contextlib
 import dataclasses
 import io
 import itertools
+import math
 import subprocess
 import sys
 import warnings
@@ -13,6 +14,7 @@ import warnings
 import distrax
 import jax
 import jax.numpy as jnp
+import mpmath as mp
 import numpy as np
 import numpyro.distributions as numpyro
 import pytest
@@ -441,3 +443,68 @@ def test_subnormal_numbers_in_tensorflow_are_zero():
     assert 40.0 < kb.kl(p, q) < 50.0
     assert float(kb.kl(tf.constant(p), tf.constant(q))) == np.inf
     assert float(tf.function(kb.kl, autograph=False)(tf.constant(p), tf.constant(q))) == np.inf
+
+
+# --- infinite logits are certain successes and failures: Bernoulli(logits=-inf) gave NaN, and so did its relatives ---
+
+LOGITS = (-math.inf, -800.0, -2.0, 0.0, 1.5, 800.0, math.inf)
+
+
+def _chances(logit):
+    """Of success and of failure, to 400 digits: the smaller of them is e^-800."""
+    if math.isinf(logit):
+        return (mp.mpf(0), mp.mpf(1)) if logit < 0 else (mp.mpf(1), mp.mpf(0))
+    return 1 / (1 + mp.exp(-mp.mpf(logit))), 1 / (1 + mp.exp(mp.mpf(logit)))
+
+
+def _term(p, q):
+    return mp.mpf(0) if p == 0 else mp.inf if q == 0 else p * mp.log(p / q)
+
+
+def _trials(family, a, b):
+    """KL of one trial, times the expected number of them; (a, b) for which that has no limit are equal, or inf."""
+    (p, no_p), (q, no_q) = _chances(a), _chances(b)
+    one = _term(p, q) + _term(no_p, no_q)
+    ends = {"GeometricLogits": p, "NegativeBinomialLogits": no_p}.get(family, mp.mpf(1))
+    return (
+        0.0 if a == b else math.inf if ends == 0 else float({"BinomialLogits": 3, "NegativeBinomialLogits": 3}.get(family, 1) * one / ends)
+    )
+
+
+@pytest.mark.parametrize("family", ["BernoulliLogits", "BinomialLogits", "GeometricLogits", "NegativeBinomialLogits"])
+def test_infinite_logits(family):
+    count = () if family in ("BernoulliLogits", "GeometricLogits") else (3.0,)
+    a, b = (np.array(x) for x in zip(*itertools.product(LOGITS, repeat=2)))
+    with mp.workdps(400):
+        truth = np.array([_trials(family, x, y) for x, y in zip(a, b)])
+    kind = getattr(distributions, family)
+    found = kb.kl(kind(*count, a), kind(*count, b))
+    np.testing.assert_allclose(found, truth, rtol=1e-11, atol=1e-300)
+    one_by_one = [kb.kl(kind(*count, x), kind(*count, y)) for x, y in zip(a.tolist(), b.tolist())]
+    np.testing.assert_allclose(one_by_one, truth, rtol=1e-11, atol=1e-300)
+    tensors = [torch.tensor(x, requires_grad=True) for x in (a, b)]
+    value = kb.kl(*(kind(*count, x) for x in tensors))
+    np.testing.assert_allclose(value.detach(), truth, rtol=1e-11, atol=1e-300)
+    for slope in torch.autograd.grad(value.sum(), tensors):
+        assert slope[torch.tensor(np.isfinite(truth) & np.isfinite(a) & np.isfinite(b))].isfinite().all()
+
+
+INFINITE = [-math.inf, -math.inf, math.inf, math.inf, 0.0], [0.0, -math.inf, math.inf, -math.inf, -math.inf]
+OF_INFINITE = [math.log(2.0), 0.0, 0.0, math.inf, math.inf]
+
+
+@pytest.mark.parametrize(
+    "made",
+    [
+        lambda x: td.Bernoulli(logits=torch.tensor(x)),
+        lambda x: tfd.Bernoulli(logits=x),
+        lambda x: distrax.Bernoulli(logits=jnp.asarray(x)),
+        lambda x: numpyro.BernoulliLogits(jnp.asarray(x), validate_args=False),
+        lambda x: distributions.BernoulliLogits(tinygrad.Tensor(x)),
+        lambda x: distributions.ProbitBernoulli(np.asarray(x)),
+    ],
+    ids=["torch", "tfp", "distrax", "numpyro", "tinygrad", "probits"],
+)
+def test_infinite_logits_of_every_library(made):
+    found = kb.kl(*(made(x) for x in INFINITE))
+    np.testing.assert_allclose(found.numpy() if hasattr(found, "numpy") else found, OF_INFINITE, rtol=FLOAT32)
