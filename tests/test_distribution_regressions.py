@@ -508,3 +508,33 @@ OF_INFINITE = [math.log(2.0), 0.0, 0.0, math.inf, math.inf]
 def test_infinite_logits_of_every_library(made):
     found = kb.kl(*(made(x) for x in INFINITE))
     np.testing.assert_allclose(found.numpy() if hasattr(found, "numpy") else found, OF_INFINITE, rtol=FLOAT32)
+
+
+def test_arrays_of_unknown_rank():
+    x = np.array([[0.2, 0.3], [0.5, 0.5]], np.float32)
+
+    @tf.function(input_signature=[tf.TensorSpec(None)], autograph=False)
+    def of(x):
+        kinds = (tfd.Normal, x, x + 1.0), (tfd.Gamma, x, x + 0.5), (tfd.Dirichlet, x), (tfd.MultivariateNormalDiag, x, x + 1.0)
+        return [kb.kl(family(*given), family(*(2.0 * y for y in given))) for family, *given in kinds], kb.rel_entr(x, x[..., ::-1])
+
+    found, terms = of(tf.constant(x))
+    np.testing.assert_allclose(terms, x * np.log(x / x[:, ::-1]), rtol=FLOAT32, atol=1e-7)
+    scale, gamma = x + 1.0, scipy.special.gammaln
+    normal = x**2 / (8 * scale**2) + 1 / 8 - 0.5 + np.log(2)
+    np.testing.assert_allclose(found[0], normal, rtol=FLOAT32)
+    rate = x + 0.5
+    truth = -x * scipy.special.digamma(x) - gamma(x) + gamma(2 * x) - 2 * x * np.log(2.0) + x * (2 * rate - rate) / rate
+    np.testing.assert_allclose(found[1], truth, rtol=1e-4)  # the textbook's form cancels
+    total = x.sum(-1)
+    truth = gamma(total) - gamma(2 * total) + (gamma(2 * x) - gamma(x)).sum(-1)
+    truth -= (x * (scipy.special.digamma(x) - scipy.special.digamma(total)[:, None])).sum(-1)
+    np.testing.assert_allclose(found[2], truth, rtol=1e-4)
+    np.testing.assert_allclose(found[3], normal.sum(-1), rtol=FLOAT32)
+
+    @tf.function(input_signature=[tf.TensorSpec(None)], autograph=False)
+    def of_categories(x):
+        return kb.kl(x, x)
+
+    with pytest.raises(ValueError, match=r"the number of axes of p is unknown: state it with tf\.ensure_shape"):
+        of_categories(tf.constant(x))

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
+from .._forms import has_rank
 from .._ops import Array
 from .families import Record
 from .registry import Found
@@ -20,7 +21,7 @@ def check_shapes(ops: Any, found: Found, arrays: Sequence[Array]) -> None:
         first = arrays[0].shape
         if not compared or all(x.shape == first for x in arrays):  # nearly always
             return
-    if any(getattr(x.shape, "rank", 0) is None for x in arrays):
+    if not all(map(has_rank, arrays)):
         return
     shapes = [tuple(x.shape) for x in arrays]
     n = len(found.p.parameters())

@@ -99,7 +99,8 @@ def _loc(d: Any, row: Any) -> Any:
     """The mean, in the shape of a row of the scale: TFP takes no mean for 0, and one number for all coordinates."""
     if d.loc is None:
         return row * 0.0
-    return d.loc + row * 0.0 if len(d.loc.shape) == 0 or d.loc.shape[-1] == 1 else d.loc
+    known = getattr(d.loc.shape, "rank", 0) is not None
+    return d.loc if known and len(d.loc.shape) > 0 and d.loc.shape[-1] != 1 else d.loc + row * 0.0
 
 
 def _normal_vector(d: Any) -> Record:
@@ -163,7 +164,7 @@ def _axes(d: Any) -> int:
 def _sizes(d: Any) -> tuple[int, ...]:
     """The sample shape, which may be given as one number, and as a tensor whose value only TFP knows while a tf.function is traced."""
     whole, part = d.event_shape, d.distribution.event_shape
-    sizes = None if getattr(whole, "rank", 0) is None else tuple(whole)[: len(whole) - len(part)]
+    sizes = None if any(getattr(shape, "rank", 0) is None for shape in (whole, part)) else tuple(whole)[: len(whole) - len(part)]
     if sizes is None or None in sizes:
         raise TypeError("a Sample distribution whose sample_shape is known only when the code runs")
     return tuple(int(n) for n in sizes)
