@@ -538,3 +538,17 @@ def test_arrays_of_unknown_rank():
 
     with pytest.raises(ValueError, match=r"the number of axes of p is unknown: state it with tf\.ensure_shape"):
         of_categories(tf.constant(x))
+
+
+def test_independent_parts_of_different_numbers_are_refused():
+    """One part beside four was taken for four."""
+
+    def made(size, scale):
+        return td.Independent(td.Normal(torch.zeros(size), scale * torch.ones(size)), 1)
+
+    with pytest.raises(ValueError, match=r"^events have different shapes: p has independent parts of shape \(4,\), and q of \(1,\)$"):
+        kb.kl(made(4, 1.0), made(1, 2.0))
+    # A parameter may have one number for all parts, and batches still broadcast.
+    p, q = (distributions.Independent(distributions.Normal(np.zeros((2, 4)), x), 1) for x in (np.ones(1), 2.0))
+    assert kb.kl(p, q) == pytest.approx(np.full(2, 4 * _normal([[1.0]], [[2.0]])), rel=1e-12)
+    assert kb.kl(made(4, 1.0), made((3, 4), 2.0)).shape == (3,)

@@ -5,8 +5,10 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
+import numpy as np
+
 from .._forms import has_rank
-from .._ops import Array
+from .._ops import Array, ops_of
 from .families import Record
 from .registry import Found
 
@@ -44,6 +46,19 @@ def _broadcast(shapes: Sequence[Shape]) -> Shape | None:
             elif size is not None and size != 1 and size != full[i]:
                 return None
     return tuple(full)
+
+
+def last_sizes(record: Record, count: int) -> Shape | None:
+    """The last axes of the batch of a record, or None where they are not known, or not there."""
+    batches = []
+    for name, x in record.parameters().items():
+        ops = ops_of(x)
+        if (hasattr(x, "shape") and not has_rank(x)) or getattr(ops, "has_symbolic_sizes", bool)():
+            return None
+        shape = tuple(x.shape) if hasattr(x, "shape") else np.shape(x)
+        batches.append(shape[: len(shape) - record.parameter_ndims.get(name, 0)])
+    full = _broadcast(batches)
+    return full[-count:] if full is not None and len(full) >= count and None not in full[-count:] else None
 
 
 def _refuse_batches(found: Found, *sides: Sequence[Shape]) -> None:
