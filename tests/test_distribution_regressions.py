@@ -97,7 +97,7 @@ def test_negative_diagonals_of_distrax_are_scales():
         assert float(kb.kl(q, p)) == pytest.approx(_normal(scale_q, scale_p), rel=FLOAT32)
 
 
-# --- shapes: the direction's batch and that of a uniform distribution were left out of the result ---
+# --- results lacked the batch of the directions, and the batch_shape of a uniform distribution ---
 
 
 def _uniform_truth(kappa):
@@ -244,7 +244,7 @@ def _float32(x):
 def test_constants_of_tfp_give_tensors(d, linalg, constant, made):
     tensor = constant(1.0)
     for family, parameters in _constants_of_tfp(d, made):
-        # The result is of the kind of what the record holds, and JAX compiles for seconds what it computes.
+        # The parameters decide the kind of the result. JAX would compile every KL here for seconds.
         for x in adapters.read(family(**parameters)).parameters().values():
             assert isinstance(x, type(tensor)), (family, parameters)
             assert x.dtype == tensor.dtype, (family, parameters)
@@ -313,7 +313,7 @@ def test_numbers_beyond_float32_round_as_a_cast_does():
 
 
 def test_objects_made_while_a_function_is_traced():
-    """Sizes that TFP holds as tensors have no value there, but TFP knows them."""
+    """TFP holds sizes as tensors, whose values are unknown during tracing, and knows the static sizes as well."""
 
     @tf.function(autograph=False)
     def of(x):
@@ -432,7 +432,7 @@ def test_graphs_of_tensorflow_1_are_refused():
     with tf.Graph().as_default(), contextlib.redirect_stdout(io.StringIO()) as output:
         exec(IN_TENSORFLOW_1.format(mode=""), {})
     assert output.getvalue() == "refused\n"
-    # Neither is a function that is traced, nor one of a data set.
+    # Traced functions and functions of a data set still work.
     rows = tf.data.Dataset.from_tensors(tf.constant([0.0, 1.0])).map(lambda x: kb.rel_entr(x, x))
     assert [x.numpy().tolist() for x in rows] == [[0.0, 0.0]]
 
@@ -451,7 +451,7 @@ LOGITS = (-math.inf, -800.0, -2.0, 0.0, 1.5, 800.0, math.inf)
 
 
 def _chances(logit):
-    """Of success and of failure, to 400 digits: the smaller of them is e^-800."""
+    """The probabilities of success and failure, to 400 digits, since one of them may be e^-800."""
     if math.isinf(logit):
         return (mp.mpf(0), mp.mpf(1)) if logit < 0 else (mp.mpf(1), mp.mpf(0))
     return 1 / (1 + mp.exp(-mp.mpf(logit))), 1 / (1 + mp.exp(mp.mpf(logit)))
@@ -462,7 +462,7 @@ def _term(p, q):
 
 
 def _trials(family, a, b):
-    """KL of one trial, times the expected number of them; (a, b) for which that has no limit are equal, or inf."""
+    """KL of one trial, times the expected number of trials, which may be infinite."""
     (p, no_p), (q, no_q) = _chances(a), _chances(b)
     one = _term(p, q) + _term(no_p, no_q)
     ends = {"GeometricLogits": p, "NegativeBinomialLogits": no_p}.get(family, mp.mpf(1))

@@ -70,7 +70,7 @@ def _refuse_batches(found: Found, *sides: Sequence[Shape]) -> None:
 
 
 def _check_events(found: Found, *sides: Sequence[Shape]) -> None:
-    # By the first axis: the second of a factor of low rank is no part of the event.
+    # The first axis of each parameter counts. The second axis of a low-rank factor does not belong to the event.
     p, q = ([event[0] for event in side if event] for side in sides)
     if type(found.p) is not type(found.q):
         p, q = ([] if None in side else [max(side, default=0)] for side in (p, q))

@@ -71,7 +71,7 @@ from ..families import (
 )
 from .shared import Read, Reader, Same, fields, independent, point, positive_diagonal
 
-# The attributes of an object are tensors; its `parameters` are what the caller passed, lists included. The one that was not given is None.
+# The attributes of an object are tensors, or None. Its `parameters` are the arguments as the caller passed them, lists included.
 
 
 def _either(probs: Any, logits: Any, *before: str) -> Reader:
@@ -96,7 +96,7 @@ def _is(operator: Any, *names: str) -> bool:
 
 
 def _loc(d: Any, row: Any) -> Any:
-    """The mean, in the shape of a row of the scale: TFP takes no mean for 0, and one number for all coordinates."""
+    """The mean of every coordinate. TFP's mean may be None, which stands for 0, or one number for all coordinates."""
     if d.loc is None:
         return row * 0.0
     known = getattr(d.loc.shape, "rank", 0) is not None
@@ -154,7 +154,7 @@ def _spherical_uniform(d: Any) -> Record:
 
 
 def _axes(d: Any) -> int:
-    # The attribute without the underscore is a tensor, which has no value while a tf.function is traced.
+    # The attribute without the underscore is a tensor, and its value is unknown while a tf.function is traced.
     axes = d._static_reinterpreted_batch_ndims
     if axes is None:
         raise TypeError("an Independent distribution whose reinterpreted_batch_ndims is known only when the code runs")
