@@ -207,6 +207,8 @@ def _softplus(a):
 DENSITIES |= {
     "Logistic": Density(lambda x, m, s: -(x - m) / s - 2 * mp.log1p(mp.exp(-(x - m) / s)) - mp.log(s), _line),
     "Moyal": Density(lambda x, m, s: -((x - m) / s + mp.exp(-(x - m) / s)) / 2 - mp.log(2 * mp.pi) / 2 - mp.log(s), _line),
+    "GammaLog": Density(lambda x, a, r: _log_gamma_density(x, a, mp.exp(r)), _positive),
+    "PoissonLog": Density(lambda k, m: DENSITIES["Poisson"].log(k, mp.exp(m)), None),
     "ExpGamma": Density(lambda x, a, r: _log_gamma_density(mp.exp(x), a, r) + x, _line),
     "ExpGammaLog": Density(lambda x, a, r: _log_gamma_density(mp.exp(x), a, mp.exp(r)) + x, _line),
     "ExpInverseGamma": Density(lambda x, a, r: _log_gamma_density(mp.exp(-x), a, r) - x, _line),

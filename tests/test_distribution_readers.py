@@ -109,6 +109,7 @@ def _tfp(d, array):
         d.HalfNormal(a),
         d.HalfCauchy(b, a),
         d.Gamma(a, b),
+        d.Gamma(a, log_rate=b),
         d.Chi(a),
         d.Chi2(a),
         d.InverseGamma(a, b),
@@ -133,6 +134,7 @@ def _tfp(d, array):
         d.NegativeBinomial(a, probs=p),
         d.NegativeBinomial(a, logits=b),
         d.Poisson(a),
+        d.Poisson(log_rate=b),
     ]
 
 

@@ -8,7 +8,7 @@ import numpy as np
 
 from ._calculus import elementwise_gradients, evaluate, evaluate_elementwise, gradients
 from ._checks import raise_if_invalid
-from ._forms import float_arrays, is_number, left_pad, must_broadcast, prepare, shown
+from ._forms import float_arrays, has_rank, is_number, left_pad, must_broadcast, prepare, shown
 from ._kernels.small import small_kl
 from ._ops import Array, common_ops, ops_of
 from ._ops import numpy as numpy_ops
@@ -154,7 +154,7 @@ def _small(p: Any, q: Any, form: Any) -> Any:
     ops = ops_of(p)
     if ops is None or ops is numpy_ops or ops_of(q) is not ops or getattr(p, "is_nested", False) or getattr(q, "is_nested", False):
         return None
-    if len(p.shape) != 1 or p.shape != q.shape or not (ops.is_float(p) and ops.is_float(q)):
+    if not has_rank(p) or len(p.shape) != 1 or p.shape != q.shape or not (ops.is_float(p) and ops.is_float(q)):
         return None
     x, y = ops.host_view(p), ops.host_view(q)
     if x is None or y is None or not (ops.is_constant(p) and ops.is_constant(q)):
@@ -273,9 +273,11 @@ def _elementwise(kind: str, x: Any, y: Any) -> Array:
     named = (("x", x), ("y", y))
     ops = common_ops(named)
     arrays = float_arrays(ops, named)
-    must_broadcast([a.shape for a in arrays], ("x", "y"), "they")
-    ndim = max(len(a.shape) for a in arrays)
-    x, y = ops.broadcast([left_pad(ops, a, ndim) for a in arrays])
+    if all(map(has_rank, arrays)):
+        must_broadcast([a.shape for a in arrays], ("x", "y"), "they")
+        ndim = max(len(a.shape) for a in arrays)
+        arrays = [left_pad(ops, a, ndim) for a in arrays]
+    x, y = ops.broadcast(arrays)
     spec = Spec(kind, 0.0, (), (), (), not ops.exact_float32)
     value = ops.apply(evaluate_elementwise, elementwise_gradients, spec, x, y)
     return value[()] if ops is numpy_ops else value  # a NumPy number, not an array without axes

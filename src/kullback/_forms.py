@@ -205,6 +205,11 @@ def widest_of(ops: Any, arrays: Sequence[Array]) -> Array:
     return next((x for x in arrays if x.dtype == ops.float64), arrays[0])
 
 
+def has_rank(x: Array) -> bool:
+    """False for a TensorFlow tensor whose number of axes is known only when the code runs."""
+    return getattr(x.shape, "rank", 0) is not None
+
+
 def left_pad(ops: Any, x: Array, ndim: int) -> Array:
     return ops.expand(x, tuple(range(ndim - len(x.shape)))) if len(x.shape) < ndim else x
 
@@ -340,6 +345,9 @@ def prepare(
         # Here rather than behind: gradients are then added up in float32 and rounded once. NumPy's are cast block by block.
         arrays = [ops.astype(x, ops.float32) if ops.is_half(x) else x for x in arrays]
 
+    for name, x in zip(names, arrays):
+        if not has_rank(x):
+            raise ValueError(f"the number of axes of {name} is unknown: state it with tf.ensure_shape")
     ndim = max(len(x.shape) for x in arrays)
     if ndim == 0:
         raise ValueError(f"{names[0]} is a single number: a distribution needs an axis of categories")

@@ -99,6 +99,7 @@ def _prepare(function: str, second: str, labels: Any, given: Any, axis: int) -> 
     """Both as float32 or float64 of one shape, the axis counted from the front, and the dtype of the result."""
     y = _tensor(function, second, given)
     dtype = y.dtype
+    ops.check_mode()
     if not ops.is_float(y):
         _refuse(f"{function}(): {second} has dtype {dtype.name}: cast it to a float type", TypeError)
     y = tf.cast(y, tf.float32) if ops.is_half(y) else y

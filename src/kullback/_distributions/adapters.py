@@ -49,6 +49,23 @@ def read(d: Any) -> Record:
     return _readers[kind](d)
 
 
+_JAX = ("numpyro.", "distrax.", "tensorflow_probability.substrates.jax")
+
+
+def at_home(value: Any, d: Any) -> Any:
+    """A NumPy result as an array of the framework of d's library. numpyro and distrax keep NumPy arrays and numbers as parameters."""
+    kind = type(d)
+    if kind not in _jax_kinds:
+        _jax_kinds[kind] = any(cls.__module__.startswith(_JAX) for cls in kind.__mro__)
+    if not _jax_kinds[kind]:
+        return value
+    import jax.numpy as jnp
+
+    return jnp.asarray(value)
+
+
+_jax_kinds: dict[type, bool] = {}
+
 # By the module a class is defined in.
 LIBRARIES: dict[str, dict[str, Reader]] = {
     "torch.distributions": from_torch.table(read),

@@ -12,12 +12,13 @@ from .._forms import float_arrays
 from .._ops import Array, common_ops
 from .._ops import numpy as numpy_ops
 from . import closed  # noqa: F401  it registers the closed forms
-from .adapters import name_of, read
+from .adapters import at_home, name_of, read
 from .batches import by_blocks
 from .conditions import condition
 from .families import Record
 from .registry import Found, families_with, find, user_pairs
 from .scalars import kl_of_floats
+from .shapes import check_shapes
 from .structures import STRUCTURES, structural_kl
 from .users import find_user_form
 
@@ -44,6 +45,11 @@ def object_kl(p: Any, q: Any) -> Array:
         if function is not None:
             return function(p, q)
     first, second = _read(p, q)
+    value = _of_records(p, q, first, second)
+    return at_home(value, p) if isinstance(value, (np.ndarray, np.generic)) else value
+
+
+def _of_records(p: Any, q: Any, first: Record, second: Record) -> Array:
     value = kl_of_floats(first, second, _generally)
     if value is not None:
         return value
@@ -75,6 +81,7 @@ def _evaluate(found: Found) -> Array:
     named = [(f"{side}.{name}", x) for side, record in (("p", found.p), ("q", found.q)) for name, x in record.parameters().items()]
     ops = common_ops(named)
     arrays = float_arrays(ops, named)
+    check_shapes(ops, found, arrays)
     value = by_blocks(_values, ops, found, arrays)
     if value is None:
         inside = np.errstate(all="ignore") if ops is numpy_ops else nullcontext() if ops.double is None else ops.double()
@@ -96,7 +103,6 @@ def _values(ops: Any, found: Found, arrays: list[Array]) -> Array:
     """One value per batch element, of parameters of the dtype it is to be computed in."""
     n = len(found.p.parameters())
     sides = [found.p.with_parameters(arrays[:n]), found.q.with_parameters(arrays[n:])]
-    _same_events(*sides)
     value = found.function(ops, *sides)
     valid = _valid(ops, sides)
     asked = condition(type(found.p), type(found.q))
@@ -114,16 +120,6 @@ def _refuse(ops: Any, value: Array, valid: Array | None, arrays: list[Array], fo
         raise NoClosedForm(f"KL({type(found.p).__name__}‖{type(found.q).__name__}) has a closed form for {asked} only")
 
 
-def _same_events(p: Any, q: Any) -> None:
-    """Batches broadcast, events do not."""
-    if not p.parameter_ndims and not q.parameter_ndims:
-        return
-    sizes = [{name: tuple(getattr(x, name).shape[-rank:]) for name, rank in x.parameter_ndims.items()} for x in (p, q)]
-    if type(p) is type(q) and sizes[0] != sizes[1]:
-        listed = [", ".join(f"{name} {shape}" for name, shape in side.items()) for side in sizes]
-        raise ValueError(f"events have different shapes: p has {listed[0]}, and q {listed[1]}; batches broadcast, events do not")
-
-
 def _valid(ops: Any, sides: list[Any]) -> Array | None:
     """Where all parameters are in their range; None where any number is."""
     valid: Any = None
@@ -134,7 +130,7 @@ def _valid(ops: Any, sides: list[Any]) -> Array | None:
                 continue  # the usual case, by one look
             good = x > 0.0 if name in side.positive else x >= 0.0
             good = good & (x <= 1.0) if name in side.unit else good
-            axes = tuple(range(len(x.shape) - side.parameter_ndims.get(name, 0), len(x.shape)))
+            axes = tuple(range(-side.parameter_ndims.get(name, 0), 0))
             good = ops.squeeze(ops.min(ops.where(good, 1.0 + x * 0.0, 0.0), axes), axes) > 0.0 if axes else good
             valid = good if valid is None else valid & good
     return valid

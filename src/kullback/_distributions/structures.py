@@ -25,6 +25,7 @@ from .families import (
     Shifted,
     Transformed,
 )
+from .shapes import last_sizes
 
 KL = Callable[[Record, Record], Array]
 # Supports that start at 0 (`Record.support`).
@@ -51,8 +52,7 @@ def structural_kl(kl: KL, p: Record, q: Record) -> Array | None:
 
 def _sum_last(value: Array, count: int) -> Array:
     ops = common_ops([("p", value)])
-    rank = len(value.shape)
-    axes = tuple(range(rank - count, rank))
+    axes = tuple(range(-count, 0))
     return ops.squeeze(ops.sum(value, axes), axes) if axes else value
 
 
@@ -87,6 +87,10 @@ def _independent(kl: KL, p: Any, q: Any) -> Array:
             f"events have different shapes: of p = {names[0]} {events[0]} axes belong to one event, of q = {names[1]} {events[1]}"
         )
     shared = min(ranks)
+    if shared and not any(isinstance(base, STRUCTURES) for base in bases):
+        sizes = [last_sizes(base, shared) for base in bases]
+        if None not in sizes and sizes[0] != sizes[1]:
+            raise ValueError(f"events have different shapes: p has independent parts of shape {sizes[0]}, and q of {sizes[1]}")
     if ranks[0] != ranks[1]:
         # One more of independent variables beside vectors: a normal vector of independent parts, or a point.
         vectors = [_as_vectors(base, rank - shared) for rank, base in zip(ranks, bases)]

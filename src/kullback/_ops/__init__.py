@@ -43,6 +43,8 @@ class Ops(Protocol):
     stack(arrays), diagonal(x), transpose(x), matmul(x, y), solve_lower(L, x), cholesky(x)
         Along a new first axis; of the last two axes; the last two axes exchanged; of matrices, batches broadcast;
         L⁻¹ x for lower triangular matrices, batches broadcast; the lower triangular factor.
+    diagonal_matrix(x)
+        Matrices with these diagonals, of sizes that are known only when the code runs. Need not be there.
     concatenate(arrays)
         Along the first axis, of arrays on the CPU; for frameworks whose operations each pass over memory. Others need not have it.
     direct_ops
@@ -55,6 +57,10 @@ class Ops(Protocol):
         x, hidden from a simplifier that would cancel rounding errors algebraically.
     may_look(x), can_look(x)
         Are the values at hand for free (on the CPU, outside any tracer); are they at hand at all?
+    check_mode()
+        An error where the framework is in a mode in which the formulas would be wrong. Need not be there.
+    has_symbolic_sizes()
+        Are sizes symbols here, which should not be compared? Need not be there.
     host_view(x)
         x as a NumPy array on the same memory, or None where a framework must do the work itself.
     constant_view(x), from_view(v, like)
@@ -201,4 +207,8 @@ def common_ops(arguments: Sequence[tuple[str, Any]]) -> Any:
                 f"{owner} is a {found.name} array and {name} a {ops.name} array: one call, one framework; "
                 f"convert one of them (NumPy arrays, lists and numbers mix with any framework)"
             )
-    return numpy_ops if found is None else found
+    if found is None:
+        return numpy_ops
+    if hasattr(found, "check_mode"):
+        found.check_mode()
+    return found

@@ -8,6 +8,7 @@ from typing import Any
 import numpy as np
 
 from .direct import marked
+from .scalar import LARGEST_FLOAT32, rounded_to_float32
 
 name = "NumPy"
 exact_float32 = True
@@ -63,7 +64,7 @@ def floats(arrays: Any) -> Any:
 
 
 def from_float(x: float, dtype: Any) -> Any:
-    return dtype(x)
+    return dtype(x if x <= LARGEST_FLOAT32 or dtype is np.float64 else rounded_to_float32(x))  # or NumPy warns
 
 
 def rows_like(v: Any, x: Any, axes: Any) -> Any:

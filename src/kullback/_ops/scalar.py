@@ -14,6 +14,12 @@ from .log_gamma import of_floats as log_gamma_remainder  # noqa: F401  one of th
 name = "Python"
 float32, float64 = "float32", "float64"
 exp, log, log1p, isnan = math.exp, math.log, math.log1p, math.isnan
+LARGEST_FLOAT32 = 3.4028234663852886e38
+
+
+def rounded_to_float32(x: float) -> float:
+    """A float above the largest of float32, rounded to one of float32."""
+    return math.inf if x >= LARGEST_FLOAT32 + 2.0**103 else LARGEST_FLOAT32
 
 
 def where(condition: Any, x: Any, y: Any) -> Any:

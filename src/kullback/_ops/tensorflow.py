@@ -26,6 +26,15 @@ double = None
 _this = sys.modules[__name__]
 
 
+def check_mode() -> None:
+    """An error in TensorFlow 1's graphs: `==` compares identities there, and the formulas compare numbers with 0."""
+    if not tf.Tensor._USE_EQUALITY or not (tf.executing_eagerly() or tf.compat.v1.get_default_graph().building_function):
+        raise NotImplementedError(
+            "kullback does not work in graphs of TensorFlow 1, where == compares tensors by identity: call it eagerly or in a tf.function, "
+            "and leave out tf.compat.v1.disable_v2_behavior()"
+        )
+
+
 def where(condition: Any, x: Any, y: Any) -> Any:
     # tf.where makes float32 of a Python number, whatever stands beside it, and so does tf.cast.
     if not tf.is_tensor(x):
@@ -151,6 +160,9 @@ stack, diagonal, transpose, matmul, cholesky = (
     tf.linalg.matmul,
     tf.linalg.cholesky,
 )
+
+
+diagonal_matrix = tf.linalg.diag
 
 
 def solve_lower(matrix: Any, x: Any) -> Any:

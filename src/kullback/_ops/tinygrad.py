@@ -61,7 +61,7 @@ def length(x: Any) -> Any:
 
 
 def squeeze(x: Any, axes: Any) -> Any:
-    return x.reshape([n for i, n in enumerate(x.shape) if i not in axes])
+    return x.reshape([n for i, n in enumerate(x.shape) if i not in axes and i - x.ndim not in axes])
 
 
 def expand(x: Any, axes: Any) -> Any:

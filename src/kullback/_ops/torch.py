@@ -12,6 +12,7 @@ import torch
 
 from . import host_function
 from .direct import marked
+from .scalar import LARGEST_FLOAT32, rounded_to_float32
 
 try:
     # False where a size is known only when the code runs.
@@ -144,6 +145,11 @@ def can_look(x: Any) -> bool:
     )
 
 
+def has_symbolic_sizes() -> bool:
+    """Comparing them would tie what torch.compile makes to the sizes of today."""
+    return bool(torch.compiler.is_compiling())
+
+
 def may_look(x: Any) -> bool:
     return can_look(x) and x.device.type == "cpu"
 
@@ -201,7 +207,8 @@ def floats(arrays: Any) -> Any:
 
 
 def from_float(x: float, dtype: Any) -> Any:
-    return torch.scalar_tensor(x, dtype=dtype)
+    # Which refuses a number beyond float32 that a cast of a tensor rounds to inf.
+    return torch.scalar_tensor(x if x <= LARGEST_FLOAT32 or dtype is float64 else rounded_to_float32(x), dtype=dtype)
 
 
 class _Number(torch.autograd.Function):  # type: ignore[misc]
@@ -211,7 +218,7 @@ class _Number(torch.autograd.Function):  # type: ignore[misc]
     def forward(ctx: Any, value: Any, dtype: Any, slopes: Any, again: Any, *arrays: Any) -> Any:
         ctx.slopes, ctx.again = slopes, again
         ctx.save_for_backward(*arrays)
-        return torch.scalar_tensor(value, dtype=dtype)
+        return from_float(value, dtype)
 
     @staticmethod
     def backward(ctx: Any, upstream: Any) -> Any:

@@ -21,6 +21,7 @@ _SCIPY: dict[str, Any] = {
     "Gumbel": lambda s, loc, scale: s.gumbel_r(loc, scale),
     "Logistic": lambda s, loc, scale: s.logistic(loc, scale),
     "Gamma": lambda s, a, rate: s.gamma(a, scale=1.0 / rate),
+    "GammaLog": lambda s, a, log_rate: s.gamma(a, scale=np.exp(-log_rate)),
     "GammaScale": lambda s, a, scale: s.gamma(a, scale=scale),
     "InverseGamma": lambda s, a, scale: s.invgamma(a, scale=scale),
     "Exponential": lambda s, rate: s.expon(scale=1.0 / rate),
@@ -56,6 +57,7 @@ _SCIPY: dict[str, Any] = {
     "NegativeBinomial": lambda s, n, p: s.nbinom(n, 1.0 - p),
     "NegativeBinomialLogits": lambda s, n, a: s.nbinom(n, expit(-a)),
     "Poisson": lambda s, rate: s.poisson(rate),
+    "PoissonLog": lambda s, log_rate: s.poisson(np.exp(log_rate)),
 }
 
 
@@ -68,7 +70,7 @@ def _whole(n: Array) -> Array:
 _CORNERS = {"Laplace": 0, "GeneralizedNormal": 0}
 _COUNTS = (
     "Bernoulli", "BernoulliLogits", "ProbitBernoulli", "Binomial", "BinomialLogits", "Geometric", "GeometricLogits", "NegativeBinomial",
-    "NegativeBinomialLogits", "Poisson",
+    "NegativeBinomialLogits", "Poisson", "PoissonLog",
 )  # fmt: skip
 # SciPy has them by probabilities, which are 1 long before the logarithm of the rest is lost: logs of success and failure instead.
 _LOG_MASS: dict[str, Any] = {
@@ -106,7 +108,7 @@ def as_law(record: Record, numbers: dict[str, Array]) -> Law | None:
     if name == "MultivariateNormal" and list(numbers) == ["loc", "scale_tril"]:
         return NormalVectorLaw(*values)
     if name in ("OrderedLogistic", "StoppingRatioLogistic"):
-        return CategoricalLaw(np.moveaxis(_category_logs(record, numbers), 0, -1))
+        return CategoricalLaw(_category_logs(record, numbers))
     if name in _OWN:
         made: Law = _OWN[name](*values)
         made.name = name
@@ -128,11 +130,11 @@ def _scipy_law(name: str, values: list[Array]) -> ScipyLaw:
 
 
 def _category_logs(record: Record, numbers: dict[str, Array]) -> Array:
-    from .._distributions.closed.categories import _ordered, _stopping
+    from .._distributions.closed.categories import ordered_logs, stopping_logs
     from .._ops import numpy as numpy_ops
 
     made = record.with_parameters(numbers.values())
-    return (_ordered if type(record).__name__ == "OrderedLogistic" else _stopping)(numpy_ops, made)
+    return (ordered_logs if type(record).__name__ == "OrderedLogistic" else stopping_logs)(numpy_ops, made)
 
 
 # --- how counts fall off ----------------------------------------------------------------------------------------------------------------
@@ -170,6 +172,7 @@ def _negative_binomial_logs(n: Array, p: Array, logs: Array) -> Tail:
 
 _TAILS: dict[str, Any] = {
     "Poisson": _poisson,
+    "PoissonLog": lambda log_rate: _poisson(np.exp(log_rate)),
     "Geometric": _geometric,
     "GeometricLogits": lambda a: _geometric_logs(expit(-a), -log_expit(-a)),
     "NegativeBinomial": _negative_binomial,

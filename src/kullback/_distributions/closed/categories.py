@@ -32,38 +32,29 @@ def _log_sigmoids(ops: Any, x: Array) -> tuple[Array, Array]:
     return -(ops.where(up, 0.0, -x) + rest), -(ops.where(up, x, 0.0) + rest)
 
 
-def _ordered(ops: Any, x: Any) -> Array:
-    """Log-probabilities, categories first. log(sigmoid(b) - sigmoid(a)) = log sigmoid(b) + log sigmoid(-a) + log(1 - e^(a - b))."""
-    z = x.cutpoints - ops.expand(x.loc, (len(x.loc.shape),))
+def _cutpoints(ops: Any, x: Any) -> Array:
+    return x.cutpoints - ops.expand(x.loc, (-1,))
+
+
+def ordered_logs(ops: Any, x: Any) -> Array:
+    """Logarithms of the probabilities: log(sigmoid(b) - sigmoid(a)) = log sigmoid(b) + log sigmoid(-a) + log(1 - e^(a - b))."""
+    z = _cutpoints(ops, x)
     below, above = _log_sigmoids(ops, z)
-    size = z.shape[-1]
-    middle = [below[..., i] + above[..., i - 1] + ops.log(-expm1(ops, z[..., i - 1] - z[..., i])) for i in range(1, size)]
-    return ops.stack([below[..., 0], *middle, above[..., size - 1]])
+    middle = below[..., 1:] + above[..., :-1] + ops.log(-expm1(ops, z[..., :-1] - z[..., 1:]))
+    return ops.join_last(ops.join_last(below[..., :1], middle), above[..., -1:])
 
 
-def _stopping(ops: Any, x: Any) -> Array:
-    z = x.cutpoints - ops.expand(x.loc, (len(x.loc.shape),))
-    stop, go = _log_sigmoids(ops, z)
-    rows: list[Array] = []
-    reached: Any = 0.0
-    for i in range(z.shape[-1]):
-        rows.append(reached + stop[..., i])
-        reached = reached + go[..., i]
-    return ops.stack([*rows, reached])
+def stopping_logs(ops: Any, x: Any) -> Array:
+    stop, go = _log_sigmoids(ops, _cutpoints(ops, x))
+    reached = ops.sums_before(go)
+    return ops.join_last(reached + stop, reached[..., -1:] + go[..., -1:])
 
 
 @closed_form(OrderedLogistic, OrderedLogistic)
 def _ordered_logistic(ops: Any, p: Any, q: Any) -> Array:
-    return _logs(ops, _ordered(ops, p), _ordered(ops, q))
+    return kl(ordered_logs(ops, p), ordered_logs(ops, q), form="logits", check=False)
 
 
 @closed_form(StoppingRatioLogistic, StoppingRatioLogistic)
 def _stopping_ratio_logistic(ops: Any, p: Any, q: Any) -> Array:
-    return _logs(ops, _stopping(ops, p), _stopping(ops, q))
-
-
-def _logs(ops: Any, p: Array, q: Array) -> Array:
-    """Categories first; batches aligned from the right."""
-    rank = max(len(p.shape), len(q.shape))
-    p, q = (ops.expand(x, tuple(range(1, 1 + rank - len(x.shape)))) for x in (p, q))
-    return kl(p, q, form="logits", axis=0, check=False)
+    return kl(stopping_logs(ops, p), stopping_logs(ops, q), form="logits", check=False)

@@ -18,6 +18,7 @@ from ..families import (
     NegativeBinomial,
     NegativeBinomialLogits,
     Poisson,
+    PoissonLog,
     ProbitBernoulli,
 )
 from ..registry import closed_form
@@ -43,7 +44,9 @@ def trial_kl(ops: Any, p: Any, q: Any) -> Array:
     """KL of one trial, for sides that have `probs` or `logits`."""
     if hasattr(p, "probs") and hasattr(q, "probs"):
         return bernoulli_kl(ops, p.probs, q.probs)
-    zero = (_number(p) + _number(q)) * 0.0
+    first, second = _number(p), _number(q)
+    # Of the shape of both. A product with 0 would be NaN where a logit is infinite.
+    zero = 0.0 * ops.astype((first > 0.0) & (second > 0.0), first.dtype)
     (x, x_form), (y, y_form) = _both(ops, p, zero), _both(ops, q, zero)
     return kl(x, y, form=(x_form, y_form), axis=0, check=False)
 
@@ -55,7 +58,10 @@ def _number(x: Any) -> Array:
 def _both(ops: Any, x: Any, zero: Array) -> tuple[Array, str]:
     """The two categories of a trial, and their form."""
     if hasattr(x, "logits"):
-        return ops.stack([x.logits + zero, zero]), "logits"
+        logits = x.logits + zero
+        up = logits > 0.0
+        # (a, 0), less the larger of the two: no entry is +inf.
+        return ops.stack([ops.where(up, 0.0, logits), ops.where(up, -logits, 0.0)]), "logits"
     return ops.stack([x.probs + zero, 1.0 - x.probs + zero]), "probs"
 
 
@@ -69,9 +75,10 @@ def _failure(ops: Any, x: Any) -> Array:
 
 @closed_form(ProbitBernoulli, ProbitBernoulli)
 def _probit_bernoulli(ops: Any, p: Any, q: Any) -> Array:
-    difference = normal_difference(ops, p.probits, q.probits)
-    first = weighted_gap(ops, normal_probability(ops, q.probits), normal_probability(ops, p.probits), difference)
-    return first + weighted_gap(ops, normal_probability(ops, -q.probits), normal_probability(ops, -p.probits), -difference)
+    x, y = (ops.where(z < -40.0, -40.0, ops.where(z > 40.0, 40.0, z)) for z in (p.probits, q.probits))  # Φ(-40) is 0 in float64
+    difference = normal_difference(ops, x, y)
+    first = weighted_gap(ops, normal_probability(ops, y), normal_probability(ops, x), difference)
+    return first + weighted_gap(ops, normal_probability(ops, -y), normal_probability(ops, -x), -difference)
 
 
 # --- 0 or 1, beside other counts: Σ (q_k - p_k - p_k log(q_k/p_k)) over both, and what Q has beyond ---
@@ -140,15 +147,31 @@ def _binomial_bernoulli(ops: Any, p: Any, q: Any) -> Array:
     return ops.where(never, _never(ops, q), ops.where(p.total_count == 1.0, trial_kl(ops, p, q), math.inf))
 
 
+def _trials_until_success(ops: Any, p: Any, q: Any) -> Array:
+    """KL of one trial, times how many trials are expected until the first success."""
+    if hasattr(p, "probs") or hasattr(q, "probs"):
+        return trial_kl(ops, p, q) / _success(ops, p)
+    # A probability e^a that may underflow, for which only log(1 + e^b) matters: φ(b - a) - e^(b - a) (1 - log(1 + e^b)/e^b).
+    rare, never, step = p.logits < -706.0, q.logits == -math.inf, q.logits - p.logits
+    inf = (step >= 709.0) | (never & (p.logits > -math.inf))
+    near = rare & ~inf & ~never
+    common, step = near & (q.logits > -40.0), ops.where(near, step, 0.0)
+    odds = ops.exp(ops.where(common, q.logits, 0.0))
+    small = any_phi(ops, step) - ops.where(common, ops.exp(step) * (log1p_remainder(ops, odds) / odds), 0.0)
+    value = trial_kl(ops, p, q) / _success(ops, _TrialLogits(ops.where(rare, 0.0, p.logits)))
+    return ops.where(rare, ops.where(inf, math.inf, small), value)
+
+
 def _geometric(ops: Any, p: Any, q: Any) -> Array:
-    # As many trials as are expected until the first success.
-    return trial_kl(ops, p, q) / _success(ops, p)
+    return _trials_until_success(ops, p, q)
 
 
 def _negative_binomial(ops: Any, p: Any, q: Any) -> Array:
     # Of one count, or where P or Q never succeeds; else NaN.
     equal = p.total_count == q.total_count
-    value = p.total_count * (trial_kl(ops, p, q) / _failure(ops, p))
+    logits = hasattr(p, "logits") and hasattr(q, "logits")
+    one = _trials_until_success(ops, _failures(p), _failures(q)) if logits else trial_kl(ops, p, q) / _failure(ops, p)
+    value = p.total_count * one
     unequal = ops.where(
         _success(ops, p) == 0.0, _never(ops, q), ops.where(_success(ops, q) == 0.0, q.total_count * 0.0 + math.inf, math.nan)
     )
@@ -211,3 +234,21 @@ _register()
 @closed_form(Poisson, Poisson)
 def _poisson(ops: Any, p: Any, q: Any) -> Array:
     return weighted_gap(ops, q.rate, p.rate)
+
+
+def _log_rate(ops: Any, x: Any) -> Array:
+    return x.log_rate if isinstance(x, PoissonLog) else ops.log(x.rate)
+
+
+@closed_form(PoissonLog, PoissonLog)
+@closed_form(PoissonLog, Poisson)
+@closed_form(Poisson, PoissonLog)
+def _poisson_log(ops: Any, p: Any, q: Any) -> Array:
+    # λ_p φ(log(λ_q/λ_p)), φ(x) = e^x - 1 - x; far up, and for rates of 0, λ_q - λ_p (1 + log(λ_q/λ_p)).
+    x, y = _log_rate(ops, p), _log_rate(ops, q)
+    none, lost = x == -math.inf, (y == -math.inf) & (x > -math.inf)
+    step = ops.where(none | lost, 0.0, y) - ops.where(none | lost, 0.0, x)
+    up = step > 1.0
+    rate = ops.exp(x)
+    far = ops.exp(y) - ops.where(up, rate * (1.0 + step), 0.0)
+    return ops.where(lost, math.inf, ops.where(none | up, far, rate * any_phi(ops, ops.where(up, 0.0, step))))

@@ -20,6 +20,7 @@ from ..families import (
     ExpInverseGammaLog,
     Exponential,
     Gamma,
+    GammaLog,
     GammaScale,
     GeneralizedGamma,
     Gumbel,
@@ -126,6 +127,15 @@ def _gamma_kl(ops: Any, a: Array, rate_p: Array, b: Array, rate_q: Array) -> Arr
 @closed_form(ExpGamma, ExpGamma)
 def _gamma(ops: Any, p: Any, q: Any) -> Array:
     return gamma_kl(ops, p.concentration, p.rate, q.concentration, q.rate)
+
+
+@closed_form(GammaLog, GammaLog)
+@closed_form(GammaLog, Gamma)
+@closed_form(Gamma, GammaLog)
+def _gamma_log(ops: Any, p: Any, q: Any) -> Array:
+    # That of the logarithms of the variables, where a logarithm of a rate is a location: the rate itself would round.
+    first, second = (POWERS["e^x"][ExpGammaLog if isinstance(x, GammaLog) else ExpGamma](x) for x in (p, q))
+    return power_kl(ops, "e^x", first, second)
 
 
 @closed_form(GammaScale, GammaScale)

@@ -175,7 +175,7 @@ def dirichlet_kl(ops: Any, alpha: Array, beta: Array) -> Array:
 
 
 def _dirichlet_kl(ops: Any, alpha: Array, beta: Array) -> Array:
-    axes = (len(alpha.shape) - 1,)
+    axes = (-1,)
     total_p, total_q = ops.sum(alpha, axes), ops.sum(beta, axes)
     own = ops.sum(gamma_gap(ops, alpha, beta), axes)
     total = gamma_gap(ops, total_p, total_q, ops.sum(beta - alpha, axes))

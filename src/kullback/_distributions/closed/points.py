@@ -106,9 +106,9 @@ for _family in _COUNTS:
 def _one_hot(ops: Any, index: Array, like: Array) -> tuple[Array, Array]:
     """1 at the category of that number and 0 elsewhere, and 0 where there is no such category, or NaN where the number is."""
     numbers = ops.astype(ops.asarray([float(i) for i in range(like.shape[-1])], like), like.dtype)
-    column = ops.expand(index, (len(index.shape),))
+    column = ops.expand(index, (-1,))
     hot = ops.astype(numbers == column, like.dtype)
-    last = (len(hot.shape) - 1,)
+    last = (-1,)
     # Where there is none, all of them: any will do that the formula takes.
     there = ops.max(hot, last)
     return ops.where(there == 0.0, 1.0, hot), ops.where(ops.isnan(index), index, ops.squeeze(there, last))

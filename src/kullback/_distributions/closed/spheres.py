@@ -24,6 +24,11 @@ def _of(x: Any) -> int:
     return int(x.mean_direction.shape[-1])
 
 
+def _concentration(x: Any) -> Array:
+    """The concentration in the shape of the batch, which the direction may extend."""
+    return x.concentration + 0.0 * x.mean_direction[..., 0]
+
+
 @closed_form(VonMisesFisher, VonMisesFisher)
 def _von_mises_fisher(ops: Any, p: Any, q: Any) -> Array:
     # The remainder of the log-partition function, and κ_q A'(κ_p) (1 - cos of the angle), which is |μ_p - μ_q|²/2.
@@ -36,13 +41,14 @@ def _von_mises_fisher(ops: Any, p: Any, q: Any) -> Array:
 @closed_form(VonMisesFisher, SphericalUniform)
 def _von_mises_fisher_uniform(ops: Any, p: Any, q: Any) -> Array:
     _same_dimension(_of(p), q.dimension)
-    return _bessel(_of(p)).remainder(ops, p.concentration, p.concentration * 0.0)
+    concentration = _concentration(p)
+    return _bessel(_of(p)).remainder(ops, concentration, concentration * 0.0)
 
 
 @closed_form(SphericalUniform, VonMisesFisher)
 def _uniform_von_mises_fisher(ops: Any, p: Any, q: Any) -> Array:
     _same_dimension(p.dimension, _of(q))
-    return _bessel(_of(q)).both(ops, q.concentration)[0]
+    return _bessel(_of(q)).both(ops, _concentration(q))[0]
 
 
 def _same_dimension(p: int, q: int) -> None:
@@ -66,8 +72,9 @@ def _power_spherical(ops: Any, p: Any, q: Any) -> Array:
 @closed_form(PowerSpherical, SphericalUniform)
 def _power_spherical_uniform(ops: Any, p: Any, q: Any) -> Array:
     _same_dimension(_of(p), q.dimension)
-    a, b = _beta(p)
-    return beta_kl(ops, a, b, b, b)
+    half, concentration = 0.5 * (_of(p) - 1.0), _concentration(p)
+    b = concentration * 0.0 + half
+    return beta_kl(ops, concentration + half, b, b, b)
 
 
 @closed_form(PowerSpherical, VonMisesFisher)

@@ -37,7 +37,7 @@ def _root(ops: Any, x: Array) -> Array:
 
 def _along(ops: Any, x: Array) -> Array:
     """With an axis for the nodes."""
-    return ops.expand(x, (len(x.shape),))
+    return ops.expand(x, (-1,))
 
 
 def _constants(ops: Any, x: Array) -> tuple[Array, Array]:
@@ -63,7 +63,7 @@ def _rule(ops: Any, a: Array, b: Array) -> _Rule:
 
 
 def _sum(ops: Any, x: Array) -> Array:
-    axis = (len(x.shape) - 1,)
+    axis = (-1,)
     return ops.squeeze(ops.sum(x, axis), axis)
 
 
@@ -93,7 +93,7 @@ def _truncated_kl(ops: Any, p: Any, q: Any) -> Array:
     d = -0.5 * (rule.z * _along(ops, less) + shift) * (rule.z * (_along(ops, ratio) + 1.0) + shift)
     mean = _sum(ops, rule.weights * d) / mass
     u = d - _along(ops, mean)
-    axis = (len(u.shape) - 1,)
+    axis = (-1,)
     close = ops.squeeze(ops.max(u * u, axis), axis) < 1.0
     spread = _sum(ops, rule.weights * phi(ops, ops.where(_along(ops, close), u, 0.0))) / mass
     outside = ops.exp(_log_mass(ops, q, low, p_low)) + ops.exp(_log_mass(ops, q, p_high, high))

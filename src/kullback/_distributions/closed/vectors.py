@@ -28,12 +28,12 @@ Array = Any
 
 def total(ops: Any, x: Array, count: int) -> Array:
     """Sum over the last `count` axes."""
-    axes = tuple(range(len(x.shape) - count, len(x.shape)))
+    axes = tuple(range(-count, 0))  # TensorFlow need not know the rank
     return ops.squeeze(ops.sum(x, axes), axes)
 
 
 def column(ops: Any, x: Array) -> Array:
-    return ops.expand(x, (len(x.shape),))
+    return ops.expand(x, (-1,))
 
 
 def _normal_vectors(ops: Any, delta: Array, p: Array, q: Array) -> Array:
@@ -58,6 +58,8 @@ def _diagonal(ops: Any, p: Any, q: Any) -> Array:
 
 def _as_diagonal(ops: Any, d: Array) -> Array:
     """A matrix with this diagonal."""
+    if hasattr(ops, "diagonal_matrix"):
+        return ops.diagonal_matrix(d)
     size = d.shape[-1]
     # No framework-free way to make an identity but from numbers.
     eye = ops.asarray([[float(i == j) for j in range(size)] for i in range(size)], d)
@@ -104,12 +106,12 @@ def _matrix_normal(ops: Any, p: Any, q: Any) -> Array:
     # |M - I|² = |a ⊗ B + I ⊗ b|² = |a|² |B|² + n |b|² + 2 tr(a) (|b|² + tr(b)), and m_ii - 1 = a_i + b_j + a_i b_j.
     a = ops.solve_lower(q.row_tril, p.row_tril - q.row_tril)
     b = ops.solve_lower(q.column_tril, p.column_tril - q.column_tril)
-    n, m = float(a.shape[-1]), float(b.shape[-1])
     a_diagonal, b_diagonal = ops.diagonal(a), ops.diagonal(b)
+    n, m = (total(ops, x * 0.0 + 1.0, 1) if x.shape[-1] is None else float(x.shape[-1]) for x in (a_diagonal, b_diagonal))
     a_square, b_square = total(ops, a * a, 2), total(ops, b * b, 2)
     a_trace, b_trace = total(ops, a_diagonal, 1), total(ops, b_diagonal, 1)
     squares = a_square * (b_square + 2.0 * b_trace + m) + n * b_square + 2.0 * a_trace * (b_square + b_trace)
-    rows, columns = column(ops, a_diagonal), ops.expand(b_diagonal, (len(b_diagonal.shape) - 1,))
+    rows, columns = column(ops, a_diagonal), ops.expand(b_diagonal, (-2,))
     change = rows + columns + rows * columns
     gaps = gap(ops, 1.0 + change, change * 0.0 + 1.0, change)
     # L⁻¹ Δ R⁻ᵀ

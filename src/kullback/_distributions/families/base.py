@@ -6,6 +6,10 @@ from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, fields
 from typing import Any, ClassVar
 
+import numpy as np
+
+from ..._ops import ops_of
+
 Array = Any
 
 # By family, the parameters that are arrays: asked for with every call.
@@ -45,3 +49,8 @@ class Record:
     def same_law(self) -> Iterator[Record]:
         """The same distribution as a member of other families, nearest first."""
         yield from ()
+
+
+def exponential(x: Any) -> Array:
+    """e^x, of a number, a list or an array of any framework."""
+    return getattr(ops_of(x), "exp", np.exp)(x)

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from dataclasses import dataclass, field
 from typing import Any, ClassVar
 
-from .base import Record
+from .base import Record, exponential
 
 Array = Any
 
@@ -93,6 +94,17 @@ class Poisson(Record):
     rate: Array
     non_negative = ("rate",)
     support = "counts"
+
+
+@dataclass(frozen=True, eq=False)
+class PoissonLog(Record):
+    """Poisson(exp(log_rate))."""
+
+    log_rate: Array
+    support = "counts"
+
+    def same_law(self) -> Iterator[Record]:
+        yield Poisson(exponential(self.log_rate))
 
 
 @dataclass(frozen=True, eq=False)

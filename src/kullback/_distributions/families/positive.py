@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 
-from .base import Record
+from .base import Record, exponential
 
 Array = Any
 
@@ -31,6 +31,19 @@ class GammaScale(Record):
     scale: Array
     positive = ("concentration", "scale")
     support = "positive"
+
+
+@dataclass(frozen=True, eq=False)
+class GammaLog(Record):
+    """Gamma(concentration, exp(log_rate))."""
+
+    concentration: Array
+    log_rate: Array
+    positive = ("concentration",)
+    support = "positive"
+
+    def same_law(self) -> Iterator[Record]:
+        yield Gamma(self.concentration, exponential(self.log_rate))
 
 
 @dataclass(frozen=True, eq=False)

@@ -27,7 +27,7 @@ from ..families import (
     Uniform,
     VonMises,
 )
-from .shared import Read, Reader, Same, fields, independent, point
+from .shared import Read, Reader, Same, fields, independent, point, positive_diagonal
 
 
 def _form(d: Any) -> tuple[Any, str]:
@@ -35,9 +35,9 @@ def _form(d: Any) -> tuple[Any, str]:
 
 
 def _triangular(d: Any) -> Record:
-    family: Any = MultivariateNormal if d._is_lower else MultivariateNormalScale
-    record: Record = family(d.loc, d._scale_tri)
-    return record
+    if not d._is_lower:
+        return MultivariateNormalScale(d.loc, d._scale_tri)
+    return MultivariateNormal(d.loc, positive_diagonal(d._scale_tri))
 
 
 def _joint(d: Any, read: Read) -> Record:
@@ -65,7 +65,7 @@ def table(read: Read) -> dict[str, Reader]:
         "Categorical": lambda d: Categorical(*_form(d)),
         "OneHotCategorical": lambda d: Categorical(*_form(d)),
         "Multinomial": lambda d: Multinomial(d.total_count, *_form(d)),
-        "MultivariateNormalDiag": lambda d: MultivariateNormalDiag(d.loc, d.scale_diag),
+        "MultivariateNormalDiag": lambda d: MultivariateNormalDiag(d.loc, abs(d.scale_diag)),
         "MultivariateNormalTri": _triangular,
         "MultivariateNormalFromBijector": lambda d: MultivariateNormalCovariance(d.loc, d.covariance()),
         "Deterministic": lambda d: point(d.loc, 0),

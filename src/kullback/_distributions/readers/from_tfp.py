@@ -17,12 +17,14 @@ from ..families import (
     ContinuousBernoulli,
     ContinuousBernoulliLogits,
     Dirichlet,
+    Expanded,
     ExpGamma,
     ExpGammaLog,
     ExpInverseGamma,
     ExpInverseGammaLog,
     Exponential,
     Gamma,
+    GammaLog,
     GeneralizedNormal,
     Geometric,
     GeometricLogits,
@@ -50,6 +52,7 @@ from ..families import (
     OrderedLogistic,
     Pareto,
     Poisson,
+    PoissonLog,
     PowerSpherical,
     ProbitBernoulli,
     Product,
@@ -66,28 +69,22 @@ from ..families import (
     Weibull,
     Wishart,
 )
-from .shared import Read, Reader, Same, fields, independent, point
+from .shared import Read, Reader, Same, fields, independent, point, positive_diagonal
+
+# The attributes of an object are tensors, or None. Its `parameters` are the arguments as the caller passed them, lists included.
 
 
 def _either(probs: Any, logits: Any, *before: str) -> Reader:
-    # Asked of the parameters: `d.probs` is worked out from logits.
     def read(d: Any) -> Record:
-        given = d.parameters
-        name = "probs" if given.get("logits") is None else "logits"
-        record: Record = (probs if name == "probs" else logits)(*(given[x] for x in before), given[name])
+        values, form = _form(d)
+        record: Record = (probs if form == "probs" else logits)(*(getattr(d, name) for name in before), values)
         return record
 
     return read
 
 
 def _form(d: Any) -> tuple[Any, str]:
-    logits = d.parameters.get("logits")
-    return (d.parameters["probs"], "probs") if logits is None else (logits, "logits")
-
-
-def _multinomial(d: Any) -> Record:
-    values, form = _form(d)
-    return Multinomial(d.parameters["total_count"], values, form)
+    return (d.probs, "probs") if d.logits is None else (d.logits, "logits")
 
 
 def _dense(operator: Any) -> Any:
@@ -98,32 +95,39 @@ def _is(operator: Any, *names: str) -> bool:
     return type(operator).__name__ in names
 
 
-def _loc(d: Any, scale: Any) -> Any:
-    # Where none was given it is 0.
-    return scale[..., 0] * 0.0 if d.loc is None else d.loc
+def _loc(d: Any, row: Any) -> Any:
+    """The mean of every coordinate. TFP's mean may be None, which stands for 0, or one number for all coordinates."""
+    if d.loc is None:
+        return row * 0.0
+    known = getattr(d.loc.shape, "rank", 0) is not None
+    return d.loc if known and len(d.loc.shape) > 0 and d.loc.shape[-1] != 1 else d.loc + row * 0.0
 
 
 def _normal_vector(d: Any) -> Record:
     if _is(d.scale, "LinearOperatorDiag"):
         diagonal = d.scale.diag_part()
-        return MultivariateNormalDiag(diagonal * 0.0 if d.loc is None else d.loc, diagonal)
+        return MultivariateNormalDiag(_loc(d, diagonal), abs(diagonal))
     scale = _dense(d.scale)
-    family: Any = MultivariateNormal if _is(d.scale, "LinearOperatorLowerTriangular") else MultivariateNormalScale
-    record: Record = family(_loc(d, scale), scale)
-    return record
+    if _is(d.scale, "LinearOperatorLowerTriangular"):
+        return MultivariateNormal(_loc(d, scale[..., 0]), positive_diagonal(scale))
+    return MultivariateNormalScale(_loc(d, scale[..., 0]), scale)
 
 
 def _covariance_vector(d: Any) -> Record:
     return MultivariateNormalCovariance(d.mean(), d.covariance())
 
 
+_TRIANGULAR = ("LinearOperatorLowerTriangular", "LinearOperatorDiag", "LinearOperatorIdentity", "LinearOperatorScaledIdentity")
+
+
+def _lower(operator: Any, what: str) -> Any:
+    if not _is(operator, *_TRIANGULAR):
+        raise TypeError(f"{what} whose scale is a {type(operator).__name__}: use LinearOperatorLowerTriangular")
+    return positive_diagonal(_dense(operator))
+
+
 def _matrix_normal(d: Any) -> Record:
-    for operator in (d.scale_row, d.scale_column):
-        if not _is(
-            operator, "LinearOperatorLowerTriangular", "LinearOperatorDiag", "LinearOperatorIdentity", "LinearOperatorScaledIdentity"
-        ):
-            raise TypeError(f"a matrix normal distribution whose scale is a {type(operator).__name__}: use LinearOperatorLowerTriangular")
-    return MatrixNormal(d.loc, _dense(d.scale_row), _dense(d.scale_column))
+    return MatrixNormal(d.loc, *(_lower(x, "a matrix normal distribution") for x in (d.scale_row, d.scale_column)))
 
 
 def _wishart(d: Any) -> Record:
@@ -131,17 +135,39 @@ def _wishart(d: Any) -> Record:
         raise TypeError(
             "a Wishart distribution with input_output_cholesky=True is a law of Cholesky factors, and not a family kullback knows"
         )
-    given = d.parameters.get("scale_tril")
-    return Wishart(d.df, _dense(d.parameters["scale"]) if given is None else given)
+    return Wishart(d.df, _lower(d.scale, "a Wishart distribution"))
 
 
-def _logged(plain: Any, logged: Any, name: str) -> Reader:
+def _logged(plain: Any, logged: Any, name: str, *before: str) -> Reader:
     def read(d: Any) -> Record:
-        given = d.parameters.get(name)
-        record: Record = plain(d.concentration, given) if given is not None else logged(d.concentration, d.parameters[f"log_{name}"])
+        given = getattr(d, name)
+        family, last = (logged, getattr(d, f"log_{name}")) if given is None else (plain, given)
+        record: Record = family(*(getattr(d, x) for x in before), last)
         return record
 
     return read
+
+
+def _spherical_uniform(d: Any) -> Record:
+    # No parameter has the batch's shape.
+    return Expanded(SphericalUniform(int(d.dimension)), tuple(d.batch_shape)) if len(d.batch_shape) else SphericalUniform(int(d.dimension))
+
+
+def _axes(d: Any) -> int:
+    # The attribute without the underscore is a tensor, and its value is unknown while a tf.function is traced.
+    axes = d._static_reinterpreted_batch_ndims
+    if axes is None:
+        raise TypeError("an Independent distribution whose reinterpreted_batch_ndims is known only when the code runs")
+    return int(axes)
+
+
+def _sizes(d: Any) -> tuple[int, ...]:
+    """The sample shape, which may be given as one number, and as a tensor whose value only TFP knows while a tf.function is traced."""
+    whole, part = d.event_shape, d.distribution.event_shape
+    sizes = None if any(getattr(shape, "rank", 0) is None for shape in (whole, part)) else tuple(whole)[: len(whole) - len(part)]
+    if sizes is None or None in sizes:
+        raise TypeError("a Sample distribution whose sample_shape is known only when the code runs")
+    return tuple(int(n) for n in sizes)
 
 
 def _joint(d: Any, read: Read) -> Record:
@@ -160,9 +186,7 @@ def _transformed(d: Any, read: Read) -> Record:
 
 
 def _probit(d: Any) -> Record:
-    if d.parameters.get("probits") is None:
-        return Bernoulli(d.parameters["probs"])
-    return ProbitBernoulli(d.parameters["probits"])
+    return Bernoulli(d.probs) if d.probits is None else ProbitBernoulli(d.probits)
 
 
 def table(read: Read) -> dict[str, Reader]:
@@ -174,13 +198,13 @@ def table(read: Read) -> dict[str, Reader]:
         "Logistic": fields(Logistic, "loc", "scale"),
         "Moyal": fields(Moyal, "loc", "scale"),
         "GeneralizedNormal": fields(GeneralizedNormal, "loc", "scale", "power"),
-        "ExpGamma": _logged(ExpGamma, ExpGammaLog, "rate"),
-        "ExpInverseGamma": _logged(ExpInverseGamma, ExpInverseGammaLog, "scale"),
+        "ExpGamma": _logged(ExpGamma, ExpGammaLog, "rate", "concentration"),
+        "ExpInverseGamma": _logged(ExpInverseGamma, ExpInverseGammaLog, "scale", "concentration"),
         "VonMises": fields(VonMises, "loc", "concentration"),
         "LogNormal": fields(LogNormal, "loc", "scale"),
         "HalfNormal": fields(HalfNormal, "scale"),
         "HalfCauchy": lambda d: Shifted(HalfCauchy(d.scale), d.loc),
-        "Gamma": fields(Gamma, "concentration", "rate"),
+        "Gamma": _logged(Gamma, GammaLog, "rate", "concentration"),
         "Chi": fields(Chi, "df"),
         "Chi2": fields(Chi2, "df"),
         "InverseGamma": fields(InverseGamma, "concentration", "scale"),
@@ -200,12 +224,12 @@ def table(read: Read) -> dict[str, Reader]:
         "Binomial": _either(Binomial, BinomialLogits, "total_count"),
         "Geometric": _either(Geometric, GeometricLogits),
         "NegativeBinomial": _either(NegativeBinomial, NegativeBinomialLogits, "total_count"),
-        "Poisson": fields(Poisson, "rate"),
+        "Poisson": _logged(Poisson, PoissonLog, "rate"),
         "Categorical": lambda d: Categorical(*_form(d)),
         "OneHotCategorical": lambda d: Categorical(*_form(d)),
         "OrderedLogistic": fields(OrderedLogistic, "cutpoints", "loc"),
         "StoppingRatioLogistic": fields(StoppingRatioLogistic, "cutpoints", "loc"),
-        "Multinomial": _multinomial,
+        "Multinomial": lambda d: Multinomial(d.total_count, *_form(d)),
         "MultivariateNormalLinearOperator": _normal_vector,
         "MultivariateNormalLowRankUpdateLinearOperatorCovariance": _covariance_vector,
         "GaussianProcess": _covariance_vector,
@@ -213,12 +237,12 @@ def table(read: Read) -> dict[str, Reader]:
         "WishartLinearOperator": _wishart,
         "VonMisesFisher": fields(VonMisesFisher, "mean_direction", "concentration"),
         "PowerSpherical": fields(PowerSpherical, "mean_direction", "concentration"),
-        "SphericalUniform": lambda d: SphericalUniform(int(d.dimension)),
+        "SphericalUniform": _spherical_uniform,
         "Deterministic": lambda d: point(d.loc, 0),
         "VectorDeterministic": lambda d: point(d.loc, 1),
-        "Independent": lambda d: independent(read(d.distribution), int(d.reinterpreted_batch_ndims)),
+        "Independent": lambda d: independent(read(d.distribution), _axes(d)),
         "Masked": lambda d: Masked(read(d.distribution), d.validity_mask),
-        "Sample": lambda d: Repeated(read(d.distribution), tuple(int(n) for n in d.sample_shape)),
+        "Sample": lambda d: Repeated(read(d.distribution), _sizes(d)),
         "Blockwise": lambda d: _joint(d, read),
         "_JointDistributionSequential": lambda d: _joint(d, read),
         "TransformedDistribution": lambda d: _transformed(d, read),

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
+from ..._ops import ops_of
 from ..families import Delta, Independent, Record
 
 Reader = Callable[[Any], Record]
@@ -25,6 +26,12 @@ def independent(base: Record, axes: int) -> Record:
 
 def point(value: Any, axes: int) -> Record:
     return independent(Delta(value), axes)
+
+
+def positive_diagonal(lower: Any) -> Any:
+    """L with a positive diagonal, for the same L Lᵀ. The sign of a column is free, and the closed forms take logarithms of the diagonal."""
+    ops = ops_of(lower)
+    return ops.where(ops.diagonal(lower)[..., None, :] < 0.0, -lower, lower)
 
 
 class Same:
