@@ -153,8 +153,7 @@ def _formula(ops: Any, x: Array, y: Array, at: Array, temperature: Any, keep: Ar
     scale = None if is_number(temperature) and temperature == 1 else ops.astype(inverse_temperature(ops, temperature, x, last), wide)
     spec = Spec("kl", 0.0, ("logits", "logits"), last, (math.inf, math.inf), False)
     exact = pair(ops, spec, ops.stop_gradient(x), y, scale)
-    _, _, log_p, log_ratio = textbook(ops, spec, x, y, scale)
-    _, _, log_q, _ = textbook(ops, spec, y, y, scale)
+    _, _, log_p, log_q, log_ratio = textbook(ops, spec, x, y, scale)
     place = ops.expand(at, last)
 
     def of_token(z: Array) -> Array:
