@@ -28,7 +28,7 @@ class Pair(NamedTuple):
     """Normalised p and q, and their logarithms (p and q may have underflown); log(q/p), 0 where both are absent, and never further from 0
     than ±ABSENT, which stands where only one is there; where that is; KL(P‖Q).
 
-    Of finite logits, log(q/p) may overflow where p log(q/p) does not. `ratio` and `centred` do not overflow: they are log(q/p), and log(q/p)
+    Of finite logits, log(q/p) may overflow where p log(q/p) does not. `ratio` and `centred` do not overflow: they are log(q/p), and that
     less its mean under P, divided by `unit`.
     """
 
