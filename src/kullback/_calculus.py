@@ -355,6 +355,8 @@ def _gradients(ops: Any, spec: Spec, x: Array, y: Array, scale: Array | None, ne
     p, q, log_p, log_q, log_ratio = textbook(ops, spec, x, y, scale)
     unit = exact.unit if scale is None else 2.0 * scale
     ratio = log_ratio / unit
+    # Of a category without any mass, what p is multiplied by may be as large as floats go: its multiples overflow.
+    centred = ops.where(exact.p == 0.0, 0.0, exact.centred)
     both = exact._replace(
         p=p,
         q=q,
@@ -363,7 +365,7 @@ def _gradients(ops: Any, spec: Spec, x: Array, y: Array, scale: Array | None, ne
         log_ratio=attach(ops, exact.log_ratio, log_ratio),
         ratio=attach(ops, exact.ratio, ratio),
         # Centred once more: the mean of large numbers leaves a remainder, which matters here and not in the value.
-        centred=attach(ops, centre(ops, exact.p, exact.centred, axes), centre(ops, p, ratio, axes)),
+        centred=attach(ops, centre(ops, exact.p, centred, axes), centre(ops, p, ops.where(exact.p == 0.0, 0.0, ratio), axes)),
         unit=unit,
     )
     kind = KINDS[spec.kind]
@@ -409,9 +411,9 @@ def _log_probability(ops: Any, spec: Spec, x: Array, scale: Array | None) -> tup
     """p, log p (0 where p is absent) and where it is absent. log p near 0 comes from the mass of the others."""
     axes = spec.axes
     if spec.forms[0] in LOG_FORMS:
-        # A finite logit, divided by the temperature, may be -inf.
         top, below = scaled_below(ops, x, axes, scale)
-        absent, weight = below == -math.inf, ops.exp(below)
+        weight = ops.exp(below)
+        absent = weight == 0.0  # its logarithm may be as large as floats go, and counts for nothing
         total = ops.sum(weight, axes)
         p, log_p = weight / total, ops.where(absent, 0.0, below) - ops.log(total)
     else:
