@@ -353,7 +353,7 @@ def _gradients(ops: Any, spec: Spec, x: Array, y: Array, scale: Array | None, ne
     fixed_scale = None if scale is None else ops.stop_gradient(scale)
     exact = pair(ops, spec, ops.stop_gradient(x), ops.stop_gradient(y), fixed_scale)
     p, q, log_p, log_q, log_ratio = textbook(ops, spec, x, y, scale)
-    unit = exact.unit if scale is None else 2.0 * scale
+    unit = exact.unit if scale is None else 4.0 * scale
     ratio = log_ratio / unit
     # Of a category without any mass, what p is multiplied by may be as large as floats go: its multiples overflow.
     centred = ops.where(exact.p == 0.0, 0.0, exact.centred)

@@ -187,16 +187,28 @@ def per_row(ops: Any, name: str, v: Any, x: Array, axes: tuple[int, ...]) -> Arr
     return ops.rows_like(v, x, axes)
 
 
-def check_temperature(temperature: Any) -> None:
-    if is_number(temperature) and not 0 < temperature < math.inf:
+# A temperature must lie above the one and be at most the other: the inverse of a subnormal number may be infinite.
+_TEMPERATURES = {"float64": (2.0**-1022, 2.0**1023), "float32": (2.0**-126, 2.0**127)}
+
+
+def check_temperature(temperature: Any, dtype: str = "float64") -> None:
+    if not is_number(temperature):
+        return
+    if not 0 < temperature < math.inf:
         raise ValueError(f"temperature is {temperature!r}: it must be positive and finite")
+    least, most = _TEMPERATURES[dtype]
+    if not least < temperature <= most:
+        raise ValueError(
+            f"temperature is {temperature!r}: {dtype} logits cannot be divided by it, only by what lies between {least:.3g} and {most:.3g}"
+        )
 
 
 def row_temperature(ops: Any, temperature: Any, x: Array, axes: tuple[int, ...]) -> Array:
     """What divides the logits x, row by row; NaN where it is not positive and finite, which nobody looks at here."""
-    check_temperature(temperature)
+    dtype = "float64" if x.dtype == ops.float64 else "float32"
+    check_temperature(temperature, dtype)
     temperature = per_row(ops, "temperature", temperature, x, axes)
-    return ops.where((temperature > 0.0) & (temperature < math.inf), temperature, math.nan)
+    return ops.where((temperature > _TEMPERATURES[dtype][0]) & (temperature < math.inf), temperature, math.nan)
 
 
 def inverse_temperature(ops: Any, temperature: Any, x: Array, axes: tuple[int, ...]) -> Array:

@@ -123,17 +123,17 @@ def _from_logs(ops: Any, a: Array, b: Array, axes: Any, scale: Array | None) -> 
     # KL = log E[e^u] = log(1 + S),  S = E[phi(u)]: no cancellation, all terms >= 0.
     # With d counted from the largest entries, p e^u = e^(b - top_b - E[d]) / za: that is used where u > 1 (p may be 0 where q is not).
     # A KL of 60 or more is large beside log(zb/za), and is that less E[d]: S would overflow.
-    # A finite logit may be the lowest float there is. Therefore d, E[d] and u are taken of half the logits, and before the temperature:
+    # A finite logit may be the lowest float there is. Therefore d, E[d] and u are taken of a quarter of the logits, and before the temperature:
     # they do not overflow. `unit` makes up for both.
-    unit = 2.0 if scale is None else 2.0 * scale
+    unit = 4.0 if scale is None else 4.0 * scale
     top_a, below_a = scaled_below(ops, a, axes, scale)
     top_b, below_b = scaled_below(ops, b, axes, scale)
     p_absent, q_absent = a == -math.inf, b == -math.inf
     only_p, only_q, either = q_absent & ~p_absent, p_absent & ~q_absent, p_absent | q_absent
     # Logits may carry a large constant on one side: b - a then rounds, so its error is carried along, and the difference of
     # the largest entries, close to that constant, is taken off before anything is averaged.
-    d, d_error = two_diff(ops, 0.5 * ops.where(either, top_b, b), 0.5 * ops.where(either, top_a, a))
-    top_d, top_error = two_diff(ops, 0.5 * top_b, 0.5 * top_a)
+    d, d_error = two_diff(ops, 0.25 * ops.where(either, top_b, b), 0.25 * ops.where(either, top_a, a))
+    top_d, top_error = two_diff(ops, 0.25 * top_b, 0.25 * top_a)
     d = (d - top_d) + (d_error - top_error)
     weight = ops.exp(below_a)
     za, zb = ops.sum(weight, axes), ops.sum(ops.exp(below_b), axes)
@@ -168,14 +168,14 @@ def _tiny(ops: Any, x: Array) -> tuple[float, float]:
 
 
 def log_quotient(ops: Any, y: Array, x: Array) -> Array:
-    """log(y/x) for positive numbers, by one logarithm."""
+    """log(y/x) for positive numbers."""
     if type(x) is float and x == y:  # the branch not taken, on Python's own floats: not to be paid for
         return 0.0
-    tiny, scale = _tiny(ops, x)
-    y_tiny, x_tiny = y < tiny, x < tiny
-    quotient = ops.where(y_tiny, y * scale, y) / ops.where(x_tiny, x * scale, x)
-    shift = math.log(scale)
-    return ops.log(quotient) + (ops.where(x_tiny, shift + x * 0.0, 0.0) - ops.where(y_tiny, shift + y * 0.0, 0.0))
+    # Where the quotient may over- or underflow, the two logarithms are so far apart that their difference keeps its digits.
+    largest = 1.0 / _tiny(ops, x)[0]
+    quotient = y / x
+    far = (quotient > largest) | (quotient < 1.0 / largest)
+    return ops.log(ops.where(far, y, quotient)) - ops.log(ops.where(far, x, x * 0.0 + 1.0))
 
 
 def _log1p_remainder(ops: Any, x: Array) -> Array:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import sys
 from functools import partial
 from typing import Any
@@ -76,6 +77,10 @@ def asarray(x: Any, like: Any) -> Any:
     if tf.is_tensor(x) or isinstance(x, tf.Variable):
         return tf.convert_to_tensor(x)
     made = tf.convert_to_tensor(x)
+    if made.dtype == tf.float32 and like is not None and like.dtype == tf.float64 and not hasattr(x, "dtype"):
+        # Python's own numbers have more digits than TensorFlow takes of them unasked. (Lists may hold tensors, which have not.)
+        with contextlib.suppress(TypeError, ValueError):
+            return tf.convert_to_tensor(x, dtype=tf.float64)
     castable = made.dtype.is_floating or made.dtype.is_integer or made.dtype.is_bool
     return tf.cast(made, like.dtype) if like is not None and like.dtype.is_floating and castable else made
 

@@ -74,7 +74,10 @@ def asarray(x: Any, like: Any) -> Any:
     if like is None:
         return torch.as_tensor(x)
     made = torch.as_tensor(x, device=like.device)
-    return made.to(like.dtype) if like.dtype.is_floating_point and not made.is_complex() else made
+    if not like.dtype.is_floating_point or made.is_complex():
+        return made
+    # Python's own numbers have more digits than the default dtype, which `made` has.
+    return made.to(like.dtype) if hasattr(x, "dtype") else torch.as_tensor(x, dtype=like.dtype, device=like.device)
 
 
 def default_float(x: Any) -> Any:

@@ -40,13 +40,13 @@ def look_at_temperatures(ops: Any, temperature: Array, weights: Array | None) ->
         if weights is not None:
             wrong = wrong & (np.asarray(ops.to_numpy(weights)) != 0)
         if wrong.any():
-            raise ValueError("temperature is not positive and finite everywhere: it divides the logits of a row")
+            raise ValueError("temperature is not positive and finite everywhere, or too small to divide by: it divides the logits of a row")
 
 
 def inverse(ops: Any, temperature: Any, x: Array) -> Any:
     """As kernels take it: a number, or one a row of x."""
     if is_number(temperature):
-        check_temperature(temperature)
+        check_temperature(temperature, "float32")
         return 1.0 / float(temperature)
     last = (len(x.shape) - 1,)
     return ops.squeeze(inverse_temperature(ops, temperature, x, last), last)
