@@ -123,8 +123,8 @@ def _from_logs(ops: Any, a: Array, b: Array, axes: Any, scale: Array | None) -> 
     # KL = log E[e^u] = log(1 + S),  S = E[phi(u)]: no cancellation, all terms >= 0.
     # With d counted from the largest entries, p e^u = e^(b - top_b - E[d]) / za: that is used where u > 1 (p may be 0 where q is not).
     # A KL of 60 or more is large beside log(zb/za), and is that less E[d]: S would overflow.
-    # A finite logit may be the lowest float there is. Therefore d, E[d] and u are taken of a quarter of the logits, and before the temperature:
-    # they do not overflow. `unit` makes up for both.
+    # A finite logit may be the lowest float there is. d, E[d] and u are therefore taken of a quarter of the logits, before the temperature,
+    # and do not overflow. `unit` makes up for both.
     unit = 4.0 if scale is None else 4.0 * scale
     top_a, below_a = scaled_below(ops, a, axes, scale)
     top_b, below_b = scaled_below(ops, b, axes, scale)

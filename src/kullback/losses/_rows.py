@@ -38,8 +38,8 @@ def _combined(ops: Any, combine: Combine | None, parts: tuple[Array, ...]) -> tu
 def _relative(
     ops: Any, a: Array, b: Array, top_a: Array, top_b: Array, scale: Array | float | None
 ) -> tuple[Array, Array, Array, Array, Array]:
-    """Scaled logits below their largest; a quarter of their difference before the scale, free of what a constant on one side would round away; and
-    where a is absent and where b is."""
+    """Scaled logits below their largest; a quarter of their difference before the scale, free of what a constant on one side would round
+    away; and where a is absent and where b is."""
     p_absent, q_absent = a == -math.inf, b == -math.inf
     either = p_absent | q_absent
     # Quarters, since a finite logit may be the lowest float there is; and the scale may make it overflow.
@@ -53,8 +53,8 @@ def _relative(
 def _normalised(
     ops: Any, a: Array, b: Array, scale: Array | float | None, s: Statistics
 ) -> tuple[Array, Array, Array, Array, Array | float, Array]:
-    """p, q, log(q/p) (±ABSENT where one of them is, and at most that), the same divided by a unit that keeps it from overflow, that unit, and
-    where only p is there."""
+    """p, q, log(q/p) (±ABSENT where one of them is, and at most that), the same divided by a unit that keeps it from overflow, that unit,
+    and where only p is there."""
     unit = 4.0 if scale is None else 4.0 * scale
     below_a, below_b, d, p_absent, q_absent = _relative(ops, a, b, s.top_a, s.top_b, scale)
     p, q = ops.exp(below_a) / s.mass_a, ops.exp(below_b) / s.mass_b
