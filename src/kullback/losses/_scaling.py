@@ -57,14 +57,14 @@ def capped(ops: Any, x: Array, logit_scale: float, softcap: float | None) -> Arr
         return x
     if ops.is_half(x):
         x = ops.astype(x, ops.float32)
-    x = x * float(logit_scale)
     if softcap is None:
-        return x
+        return x * float(logit_scale)
     # tanh|u| = −expm1(−2|u|) / (1 + e^−2|u|): nothing overflows, and small u keeps its digits. −inf stays absent; NaN and inf are kept out
     # of the derivative, for rows of weight 0 may hold them. Beyond 40 it is 1.
     absent, unknown = x == -math.inf, ops.isnan(x)
-    u = ops.where(absent | unknown, 0.0, x / float(softcap))
-    u = ops.where(u > 40.0, 40.0, u)
+    # Both factors at once: of a mask as low as floats go, a multiple would be absent, and no longer capped.
+    u = ops.where(absent | unknown, 0.0, x / (float(softcap) / float(logit_scale)))
+    u = ops.where(u > 40.0, 40.0, ops.where(u < -40.0, -40.0, u))
     negative = u < 0.0
     twice = -2.0 * ops.where(negative, -u, u)
     tanh = -expm1(ops, twice) / (1.0 + ops.exp(twice))

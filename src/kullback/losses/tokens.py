@@ -160,6 +160,6 @@ def _formula(ops: Any, x: Array, y: Array, at: Array, temperature: Any, keep: Ar
         return ops.squeeze(ops.take_last(z, place), last)
 
     absent, absent_ref = (of_token(z) == -math.inf for z in (x, y))
-    ratio = attach(ops, of_token(exact.log_ratio), of_token(log_ratio))
+    ratio = attach(ops, of_token(ops.where(exact.log_ratio == 0.0, 0.0, exact.ratio * exact.unit)), of_token(log_ratio))
     ratio = ops.where(absent_ref & ~absent, -math.inf, ops.where(absent & ~absent_ref, math.inf, ratio))
     return (kl, *(ops.astype(z, dtype) for z in (of_token(log_p), ratio, of_token(log_q))))
