@@ -14,6 +14,7 @@ import kullback as kb
 import oracle
 from contract import BY_NAME, EAGER, compute, on_eager, widest
 from kullback import distributions
+from kullback._kernels import comparison
 from kullback._ops import torch as torch_ops
 from kullback.losses import TopK, _rows, kl_loss, linear_kl, token_terms
 from oracle import GRADIENT_BOUND, VALUE_BOUND
@@ -152,6 +153,16 @@ def test_masks_in_rows_over_several_devices(kind):
             _assert_close(found.value[i, 0], truth, np.float32, row)
             if truth < 1e37:
                 assert all(torch.isfinite(slope[i]).all() for slope in slopes)
+
+
+def test_masks_in_rows_that_are_compared(rng):
+    """The sum of many masks as low as float64 goes was infinite, and so was KL, which is their mean."""
+    p = rng.normal(size=(2, 60))
+    q = np.where(np.arange(60) < 30, -np.finfo(np.float64).max, p)
+    found = comparison.compare_rows(comparison.ready(p), comparison.ready(q), ("logits", "logits"), (1e-3, 1e-3))
+    with exactly:
+        for value, row in zip(found.kl_pq, zip(p, q, [1.0, 1.0])):
+            _assert_close(value, _truths(*row)[0], np.float64, "kl", bound=2e-5)  # what a comparison promises
 
 
 def test_losses_beside_masks():
