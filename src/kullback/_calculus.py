@@ -69,20 +69,20 @@ def _kl(ops: Any, pr: Pair, axes: Any, _: float) -> Array:
 
 def _kl_gradients(ops: Any, pr: Pair, axes: Any, _: float) -> tuple[Array, Array]:
     # Where KL is infinite there is no derivative to p; that to log q remains.
-    return -(pr.p * ops.where(pr.kl < math.inf, pr.centred, math.nan)), difference(ops, pr.p, pr.q, pr.log_ratio)
+    return -(pr.p * pr.unit * ops.where(pr.kl < math.inf, pr.centred, math.nan)), difference(ops, pr.p, pr.q, pr.log_ratio)
 
 
 # Jeffreys: KL(P‖Q) + KL(Q‖P) = sum (q - p) log(q/p), every term >= 0.
 
 
 def _jeffreys(ops: Any, pr: Pair, axes: Any, _: float) -> Array:
-    value = ops.sum(difference(ops, pr.p, pr.q, pr.log_ratio) * pr.log_ratio, axes)
-    return ops.where(any_of(ops, pr.only_p | pr.only_q, pr.p, axes) & (value >= 0.0), math.inf, value)
+    value = ops.sum(difference(ops, pr.p, pr.q, pr.log_ratio) * pr.unit * pr.ratio, axes)
+    return ops.where(any_of(ops, pr.only_p | pr.only_q, pr.p, axes) & ~ops.isnan(value), math.inf, value)
 
 
 def _jeffreys_gradients(ops: Any, pr: Pair, axes: Any, _: float) -> tuple[Array, Array]:
     q_minus_p = difference(ops, pr.p, pr.q, pr.log_ratio)
-    return -(pr.p * pr.centred) - q_minus_p, pr.q * centre(ops, pr.q, pr.log_ratio, axes) + q_minus_p
+    return -(pr.p * pr.unit * pr.centred) - q_minus_p, pr.q * pr.unit * centre(ops, pr.q, pr.ratio, axes) + q_minus_p
 
 
 # Jensen-Shannon, M = (1-w) P + w Q: (1-w) KL(P‖M) + w KL(Q‖M).
@@ -90,7 +90,7 @@ def _jeffreys_gradients(ops: Any, pr: Pair, axes: Any, _: float) -> tuple[Array,
 
 
 def mixture(ops: Any, p: Array, q: Array, l: Array, w: float) -> tuple[Array, Array, Array]:
-    """m, log(m/p), log(m/q), given log(q/p)."""
+    """m, log(m/p), log(m/q), given log(q/p), which is finite."""
     less = l < 0.0
     from_p = _log_mixed(ops, ops.where(less, l, 0.0), w)
     from_q = _log_mixed(ops, -ops.where(less, 0.0, l), 1.0 - w)
@@ -141,40 +141,71 @@ def _skew_gradients(ops: Any, pr: Pair, axes: Any, w: float) -> tuple[Array, Arr
     return pr.p * centre(ops, pr.p, slope, axes), -w * pr.q * centre(ops, pr.q, excess, axes)
 
 
-# Rényi of order a: log(sum p^a q^(1-a)) / (a - 1). With g = 1 - a, l = log(q/p) and sum (q - p) = 0,
-# sum p^a q^g = 1 + sum [p phi(g l) - g p phi(l)], second order term by term. For a < 1/2 use a/(1-a) times that of order 1-a, reversed.
+# Rényi of order a: log(sum p^a q^g) / (a - 1), g = 1 - a. With l = log(q/p) and sum (q - p) = 0,
+# sum p^a q^g = 1 + sum [p phi(g l) - g p phi(l)], second order term by term. For a < 1/2 P and Q change places, and a and g with them.
 
 
-def _reversed(pr: Pair) -> Pair:
-    return pr._replace(p=pr.q, q=pr.p, log_p=pr.log_p + pr.log_ratio, log_ratio=-pr.log_ratio, only_p=pr.only_q, only_q=pr.only_p)
+class _Powers(NamedTuple):
+    """Of p^a q^g: its logarithm divided by `unit`, y; the largest y of the row; log(sum p^a q^g) less that largest logarithm; and, where
+    `near`, log(sum p^a q^g) itself, close to 0."""
+
+    unit: float
+    y: Array
+    top: Array
+    rest: Array
+    near: Array
+    log_sum: Array
 
 
-def _log_power(ops: Any, pr: Pair, order: float) -> Array:
-    """log(p^order q^(1-order)); -inf where either is absent."""
-    return ops.where(pr.only_p | pr.only_q, -math.inf, pr.log_p + (1.0 - order) * pr.log_ratio)
+def _uncut(ops: Any, pr: Pair) -> Pair:
+    """The pair with log(q/p) as it is, however large. Where log p or log q overflows, P or Q counts as absent."""
+    if type(pr.unit) is float and pr.unit == 1.0:  # from probabilities: it is never cut off
+        return pr
+    no_p = pr.log_p == -math.inf
+    l = ops.where(pr.only_p | no_p, pr.log_ratio, pr.ratio * pr.unit)
+    lost = l == -math.inf
+    return pr._replace(
+        log_ratio=ops.where(lost, -ABSENT, l), only_p=pr.only_p | lost, only_q=pr.only_q | (no_p & (pr.log_ratio > 0.0))
+    )  # fmt: skip
 
 
-def _log_affinity(ops: Any, pr: Pair, axes: Any, order: float) -> Array:
-    """log(sum p^order q^(1-order)) for order >= 1/2."""
-    g, l = 1.0 - order, pr.log_ratio
-    log_power = _log_power(ops, pr, order)
-    top = ops.max(log_power, axes)
-    # Disjoint supports leave nothing to sum: top is -inf, and so is the logarithm.
-    safe_top = ops.where(top > -math.inf, top, 0.0)
-    direct = safe_top + ops.log(ops.sum(ops.exp(log_power - safe_top), axes))
+def _excess(ops: Any, p: Array, q: Array, l: Array, only_p: Array, log_power: Array, g: float, axes: Any) -> Array:
+    """sum p^(1-g) q^g - 1 for g <= 1/2."""
+    l = ops.where(l > ABSENT, ABSENT, l)  # p has underflown there
     h = g * l
-    far = (h > 1.0) | (l > 1.0) | pr.only_p
-    power = ops.exp(ops.where(log_power < 20.0, log_power, 20.0))
-    second_order = ops.where(far, power - pr.p * (1.0 + h), pr.p * phi(ops, ops.where(far, 0.0, h))) - g * bregman(ops, pr.p, pr.q, l)
+    far = (h > 1.0) | only_p
+    # What is as large as e^20 is only known to be large.
+    small = log_power < 20.0
+    power = ops.where(small, ops.exp(ops.where(small, log_power, 0.0)) - p * (1.0 + h), math.exp(20.0))
+    second_order = ops.where(far, power, p * phi(ops, ops.where(far, 0.0, h))) - g * bregman(ops, p, q, l)
     # Where q is far below p, e^h and e^l alone: h and g l are the same, and large numbers where a finite logit stands for absence.
     below = (l < -1.0) & (h <= 1.0)
     h_below, l_below = ops.where(below, h, 0.0), ops.where(below, l, 0.0)
-    second_order = ops.where(below, pr.p * (expm1(ops, h_below) - g * expm1(ops, l_below)), second_order)
+    second_order = ops.where(below, p * (expm1(ops, h_below) - g * expm1(ops, l_below)), second_order)
     # Only P is there: -(1 - g) p, without the detour over l.
-    second_order = ops.where(pr.only_p, (g - 1.0) * pr.p, second_order)
-    t = ops.sum(second_order, axes)
+    return ops.sum(ops.where(only_p, (g - 1.0) * p, second_order), axes)
+
+
+def _powers(ops: Any, pr: Pair, axes: Any, order: float) -> _Powers:
+    g, l = 1.0 - order, pr.log_ratio
+    # Where P or Q is absent the product is 0. An order times a logarithm may overflow; the divergence is no larger than the logarithm.
+    nothing, unit = pr.only_p | pr.only_q | (pr.log_p == -math.inf), max(1.0, order - 1.0)
+    log_p, log_q = ops.where(nothing, 0.0, pr.log_p), ops.where(nothing, 0.0, pr.log_q)
+    y = ops.where(nothing, -math.inf, order * log_p + g * log_q if order <= 2.0 else log_p / unit - l)
+    if order < 0.5:
+        t = _excess(ops, pr.q, pr.p, -l, pr.only_q, y, order, axes)
+    else:
+        t = _excess(ops, pr.p, pr.q, l, pr.only_p, y * unit, g, axes)
+    top = ops.stop_gradient(ops.max(y, axes))
+    # Disjoint supports leave nothing to sum: top is -inf, and so is the logarithm.
+    safe_top = ops.where(top > -math.inf, top, 0.0)
+    rest = ops.log(ops.sum(ops.exp((y - safe_top) * unit), axes))
     near = (t > -0.5) & (t < 1.0)
-    return ops.where(near, ops.log1p(ops.where(near, t, 0.0)), direct)
+    return _Powers(unit, y, safe_top, rest, near, ops.log1p(ops.where(near, t, 0.0)))
+
+
+# Beyond this, only the largest p/q counts.
+_HIGHEST_ORDER = 1e30
 
 
 def _renyi(ops: Any, pr: Pair, axes: Any, order: float) -> Array:
@@ -184,14 +215,15 @@ def _renyi(ops: Any, pr: Pair, axes: Any, order: float) -> Array:
         inside = ops.sum(ops.where(pr.only_q, 0.0, pr.q), axes)
         outside = ops.sum(ops.where(pr.only_q, pr.q, 0.0), axes)
         return -ops.where(outside < 0.5, ops.log1p(-outside), ops.log(inside))
+    pr = _uncut(ops, pr)
     some_only_p = any_of(ops, pr.only_p, pr.p, axes)
     if order == math.inf:
         # At least 0, so that categories absent from both do no harm. A NaN must not be lost in the maximum.
         worst = ops.max(-pr.log_ratio, axes) + ops.sum(pr.p * 0.0, axes)
         return ops.where(some_only_p & ~ops.isnan(worst), math.inf, worst)
-    if order < 0.5:
-        return order / (1.0 - order) * _renyi(ops, _reversed(pr), axes, 1.0 - order)
-    value = _log_affinity(ops, pr, axes, order) / (order - 1.0)
+    order = min(order, _HIGHEST_ORDER)
+    s = _powers(ops, pr, axes, order)
+    value = ops.where(s.near, s.log_sum / (order - 1.0), s.top * (s.unit / (order - 1.0)) + s.rest / (order - 1.0))
     if order > 1.0:
         value = ops.where(some_only_p & ~ops.isnan(value), math.inf, value)
     return value + 0.0  # 0, not -0
@@ -203,21 +235,25 @@ def _renyi_gradients(ops: Any, pr: Pair, axes: Any, order: float) -> tuple[Array
     if order == 0.0:
         inside = ops.where(pr.only_q, 0.0, pr.q)
         return pr.p * 0.0, pr.q - inside / ops.sum(inside, axes)
+    pr = _uncut(ops, pr)
     if order == math.inf:
         attained = (pr.log_ratio == ops.min(pr.log_ratio, axes)) & (pr.log_p > -math.inf)
         attained = ops.where(attained, pr.p * 0.0 + 1.0, 0.0)
         attained = attained / ops.sum(attained, axes)
         return attained - pr.p, pr.q - attained
-    if order < 0.5:
-        to_q, to_p = _renyi_gradients(ops, _reversed(pr), axes, 1.0 - order)
-        factor = order / (1.0 - order)
-        return factor * to_p, factor * to_q
-    # t = p^a q^g / sum: d/d log p = a/(a-1) (t - p),  d/d log q = q - t, with log(t/p) = g l - log sum and log(t/q) = -a l - log sum.
-    log_sum = _log_affinity(ops, pr, axes, order)
-    t = ops.exp(_log_power(ops, pr, order) - log_sum)
-    t_minus_p = difference(ops, pr.p, t, ops.where(pr.only_p, -ABSENT, (1.0 - order) * pr.log_ratio - log_sum))
-    t_minus_q = difference(ops, pr.q, t, ops.where(pr.only_q, -ABSENT, -order * pr.log_ratio - log_sum))
-    return order / (order - 1.0) * t_minus_p, -t_minus_q
+    order = min(order, _HIGHEST_ORDER)
+    # t = p^a q^g / sum: d/d log p = a/(a-1) (t - p),  d/d log q = q - t. Close to the sum 1, log(t/p) = g l - log sum and
+    # log(t/q) = -a l - log sum, which have all their digits; elsewhere that may overflow, and log t - log p does as well.
+    s, l = _powers(ops, pr, axes, order), pr.log_ratio
+    log_t = (s.y - s.top) * s.unit - s.rest
+    t, present, near_l = ops.exp(log_t), s.y > -math.inf, ops.where(s.near, l, 0.0)
+    far_t, far_p, far_q = (ops.where(present & ~s.near, z, 0.0) for z in (log_t, pr.log_p, pr.log_q))
+    t_over_p = ops.where(s.near, (1.0 - order) * near_l - s.log_sum, ops.where(present, far_t - far_p, -ABSENT))
+    t_over_q = ops.where(s.near, -order * near_l - s.log_sum, ops.where(present, far_t - far_q, -ABSENT))
+    # The factor goes first: near order 1 it is large, and t - p small.
+    factor = order / (order - 1.0)
+    to_p = difference(ops, factor * pr.p, factor * t, ops.where(pr.only_p, -ABSENT, t_over_p))
+    return to_p, -difference(ops, pr.q, t, ops.where(pr.only_q, -ABSENT, t_over_q))
 
 
 def _renyi_at_zero(order: float) -> tuple[float, float, float]:
@@ -325,14 +361,21 @@ def _gradients(ops: Any, spec: Spec, x: Array, y: Array, scale: Array | None, ne
     scale = None if scale is None else ops.astype(scale, dtype)
     fixed_scale = None if scale is None else ops.stop_gradient(scale)
     exact = pair(ops, spec, ops.stop_gradient(x), ops.stop_gradient(y), fixed_scale)
-    p, q, log_p, log_ratio = textbook(ops, spec, x, y, scale)
+    p, q, log_p, log_q, log_ratio = textbook(ops, spec, x, y, scale)
+    unit = exact.unit if scale is None else 4.0 * scale
+    ratio = log_ratio / unit
+    # Of a category without any mass, what p is multiplied by may be as large as floats go: its multiples overflow.
+    centred = ops.where(exact.p == 0.0, 0.0, exact.centred)
     both = exact._replace(
         p=p,
         q=q,
         log_p=log_p,
+        log_q=log_q,
         log_ratio=attach(ops, exact.log_ratio, log_ratio),
+        ratio=attach(ops, exact.ratio, ratio),
         # Centred once more: the mean of large numbers leaves a remainder, which matters here and not in the value.
-        centred=attach(ops, centre(ops, exact.p, exact.centred, axes), centre(ops, p, log_ratio, axes)),
+        centred=attach(ops, centre(ops, exact.p, centred, axes), centre(ops, p, ops.where(exact.p == 0.0, 0.0, ratio), axes)),
+        unit=unit,
     )
     kind = KINDS[spec.kind]
     to_logs = [
@@ -382,8 +425,9 @@ def _log_probability(ops: Any, spec: Spec, x: Array, scale: Array | None) -> tup
     """p, log p (0 where p is absent) and where it is absent. log p near 0 comes from the mass of the others."""
     axes = spec.axes
     if spec.forms[0] in LOG_FORMS:
-        absent, (top, below) = x == -math.inf, scaled_below(ops, x, axes, scale)
+        top, below = scaled_below(ops, x, axes, scale)
         weight = ops.exp(below)
+        absent = weight == 0.0  # its logarithm may be as large as floats go, and counts for nothing
         total = ops.sum(weight, axes)
         p, log_p = weight / total, ops.where(absent, 0.0, below) - ops.log(total)
     else:

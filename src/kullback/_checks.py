@@ -22,7 +22,7 @@ def raise_if_invalid(inputs: Inputs, values: Any) -> None:
     if inputs.weights is not None:
         suspicious &= ops.to_numpy(inputs.weights) != 0
     if inputs.scale is not None and np.isnan(ops.to_numpy(inputs.scale)[suspicious]).any():
-        raise ValueError("temperature is not positive and finite everywhere: it divides the logits of a row")
+        raise ValueError("temperature is not positive and finite everywhere, or too small to divide by: it divides the logits of a row")
     for i, array in enumerate(inputs.arrays):
         if ops.can_look(array):
             _examine(inputs, i, ops.to_numpy(array), suspicious)

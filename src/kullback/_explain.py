@@ -225,9 +225,11 @@ def _terms(x: Floats, y: Floats, forms: Any, base: Any, prior: Any, temperature:
     unit = 1.0 if base is None else math.log(base)
     with np.errstate(all="ignore"):
         pr = pair(inputs.ops, inputs.spec("kl"), inputs.arrays[0], inputs.arrays[1], inputs.scale)
-        log_ratio = np.where(pr.only_p, np.inf, np.where(pr.only_q, -np.inf, -pr.log_ratio / unit))
-        terms_pq = np.where(pr.only_p, np.inf, np.where(pr.only_q, 0.0, pr.p * log_ratio))
-        terms_qp = np.where(pr.only_q, np.inf, np.where(pr.only_p, 0.0, -pr.q * log_ratio))
+        # Of logits as large as floats go, log(p/q) may overflow, and its products with p and q do not.
+        ratio = np.where(pr.log_ratio == 0.0, 0.0, -pr.ratio) / unit
+        log_ratio = np.where(pr.only_p, np.inf, np.where(pr.only_q, -np.inf, ratio * pr.unit))
+        terms_pq = np.where(pr.only_p, np.inf, np.where(pr.only_q, 0.0, pr.p * pr.unit * ratio))
+        terms_qp = np.where(pr.only_q, np.inf, np.where(pr.only_p, 0.0, -pr.q * pr.unit * ratio))
     neither = (pr.p == 0.0) & (pr.q == 0.0) & (log_ratio == 0.0)
     found = [pr.p, pr.q, np.where(neither, np.nan, log_ratio), terms_pq, terms_qp]
     found = [np.asarray(array) + 0.0 for array in found]  # a copy, without negative zeros

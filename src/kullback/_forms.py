@@ -284,16 +284,28 @@ def judged_weights(ops: Any, weights: Array, check: bool | None = None) -> Array
     return weights
 
 
-def check_temperature(temperature: Any) -> None:
-    if is_number(temperature) and not 0 < temperature < math.inf:
+# A temperature must lie above the one and be at most the other: the inverse of a subnormal number may be infinite.
+_TEMPERATURES = {"float64": (2.0**-1022, 2.0**1023), "float32": (2.0**-126, 2.0**127)}
+
+
+def check_temperature(temperature: Any, dtype: str = "float64") -> None:
+    if not is_number(temperature):
+        return
+    if not 0 < temperature < math.inf:
         raise ValueError(f"temperature is {shown(temperature)}: it must be positive and finite")
+    least, most = _TEMPERATURES[dtype]
+    if not least < temperature <= most:
+        raise ValueError(
+            f"temperature is {shown(temperature)}, and {dtype} logits can only be divided by numbers between {least:.3g} and {most:.3g}"
+        )
 
 
 def row_temperature(ops: Any, temperature: Any, x: Array, axes: tuple[int, ...]) -> Array:
     """What divides the logits x, row by row; NaN where it is not positive and finite, which nobody looks at here."""
-    check_temperature(temperature)
+    dtype = "float64" if x.dtype == ops.float64 else "float32"
+    check_temperature(temperature, dtype)
     temperature = per_row(ops, "temperature", temperature, x, axes)
-    return ops.where((temperature > 0.0) & (temperature < math.inf), temperature, math.nan)
+    return ops.where((temperature > _TEMPERATURES[dtype][0]) & (temperature < math.inf), temperature, math.nan)
 
 
 def inverse_temperature(ops: Any, temperature: Any, x: Array, axes: tuple[int, ...]) -> Array:

@@ -25,14 +25,21 @@ class Spec(NamedTuple):
 
 
 class Pair(NamedTuple):
-    """Normalised p and q; log p (p itself may have underflown); log(q/p) (0 where both are absent, ±ABSENT where one is), and that less
-    its mean under P; where only one is present; KL(P‖Q)."""
+    """Normalised p and q, and their logarithms (p and q may have underflown); log(q/p), 0 where both are absent, and never further from 0
+    than ±ABSENT, which stands where only one is there; where that is; KL(P‖Q).
+
+    Of finite logits, log(q/p) may overflow where p log(q/p) does not. `ratio` and `centred` do not overflow: they are log(q/p), and that
+    less its mean under P, divided by `unit`.
+    """
 
     p: Array
     q: Array
     log_p: Array
+    log_q: Array
     log_ratio: Array
+    ratio: Array
     centred: Array
+    unit: Array | float
     only_p: Array
     only_q: Array
     kl: Array
@@ -115,39 +122,44 @@ def _from_logs(ops: Any, a: Array, b: Array, axes: Any, scale: Array | None) -> 
     # d = b - a is log(q/p) up to a constant; u = d - E[d], E the mean under P.
     # KL = log E[e^u] = log(1 + S),  S = E[phi(u)]: no cancellation, all terms >= 0.
     # With d counted from the largest entries, p e^u = e^(b - top_b - E[d]) / za: that is used where u > 1 (p may be 0 where q is not).
-    # For KL > 60 or so S would overflow: it is taken times e^-h, h = -E[d] - 60.
+    # A KL of 60 or more is large beside log(zb/za), and is that less E[d]: S would overflow.
+    # A finite logit may be the lowest float there is. d, E[d] and u are therefore taken of a quarter of the logits, before the temperature,
+    # and do not overflow. `unit` makes up for both.
+    unit = 4.0 if scale is None else 4.0 * scale
     top_a, below_a = scaled_below(ops, a, axes, scale)
     top_b, below_b = scaled_below(ops, b, axes, scale)
     p_absent, q_absent = a == -math.inf, b == -math.inf
     only_p, only_q, either = q_absent & ~p_absent, p_absent & ~q_absent, p_absent | q_absent
     # Logits may carry a large constant on one side: b - a then rounds, so its error is carried along, and the difference of
     # the largest entries, close to that constant, is taken off before anything is averaged.
-    d, d_error = two_diff(ops, ops.where(either, top_b, b), ops.where(either, top_a, a))
-    top_d, top_error = two_diff(ops, top_b, top_a)
+    d, d_error = two_diff(ops, 0.25 * ops.where(either, top_b, b), 0.25 * ops.where(either, top_a, a))
+    top_d, top_error = two_diff(ops, 0.25 * top_b, 0.25 * top_a)
     d = (d - top_d) + (d_error - top_error)
-    if scale is not None:
-        d = d * scale
     weight = ops.exp(below_a)
-    za = ops.sum(weight, axes)
-    mean = ops.sum(weight * d, axes) / za
-    log_za = ops.log(za)
-    u = d - mean
+    za, zb = ops.sum(weight, axes), ops.sum(ops.exp(below_b), axes)
     p = weight / za
-    h = ops.where(mean < -60.0, -60.0 - mean, 0.0)
-    shrink = ops.exp(-h)
+    mean = ops.sum(p * d, axes)
+    log_za, log_zb = ops.log(za), ops.log(zb)
+    far_apart = mean * unit < -60.0
+    centred = d - mean
+    u = centred * unit
     above, below = p_absent | (u > 1.0), u < -1.0
-    power = ops.exp(ops.where(above, below_b - (mean + log_za + h), ops.where(below, u, 0.0)))
-    far = ops.where(above, power - p * (1.0 + u) * shrink, p * ((power - 1.0) - u) * shrink)
-    terms = ops.where(above | below, far, p * phi_near(ops, ops.where(above | below, 0.0, u)) * shrink)
+    # p u is taken as (p unit) (u / unit), which does not overflow. Where KL is large, S only says whether KL is infinite.
+    steep, one = p * ops.where(far_apart, 0.0, za * 0.0 + unit), 1.0 / unit
+    power = ops.exp(ops.where(above, below_b - (ops.where(far_apart, -60.0, mean * unit) + log_za), ops.where(below, u, 0.0)))
+    far = ops.where(above, power - steep * (one + centred), steep * ((power - 1.0) * one - centred))
+    terms = ops.where(above | below, far, p * phi_near(ops, ops.where(above | below, 0.0, u)))
     # Mass that Q lacks makes the sum infinite, and a NaN anywhere makes it NaN.
     s = ops.sum(ops.where(only_p, math.inf, terms), axes)
-    kl = ops.where(h > 0.0, h + ops.log(s + shrink), ops.log1p(s))
+    kl = ops.where(far_apart & (s < math.inf), (log_zb - log_za) - mean * unit, ops.log1p(s))
     # u - KL; but for large KL that cancels where q is close to p, and the difference of the log-probabilities does not. Nor does u mean
     # anything where KL is infinite, and other divergences still need log(q/p).
-    log_zb = ops.log(ops.sum(ops.exp(below_b), axes))
-    log_ratio = _with_absent(ops, ops.where(kl > 1.0, d - (log_zb - log_za), u - kl), only_p, only_q, either)
-    log_p = below_a - log_za
-    return Pair(p, ops.exp(below_b - log_zb), log_p, log_ratio, u, only_p, only_q, kl)
+    ratio = ops.where(kl > 1.0, d - (log_zb - log_za) * one, centred - kl * one)
+    log_ratio = ratio * unit
+    only_p_counts, only_q_counts = only_p | (log_ratio < -ABSENT), only_q | (log_ratio > ABSENT)
+    log_ratio = _with_absent(ops, log_ratio, only_p_counts, only_q_counts, either)
+    log_q = below_b - log_zb
+    return Pair(p, ops.exp(log_q), below_a - log_za, log_q, log_ratio, ratio, centred, unit, only_p, only_q, kl)
 
 
 def _tiny(ops: Any, x: Array) -> tuple[float, float]:
@@ -156,14 +168,14 @@ def _tiny(ops: Any, x: Array) -> tuple[float, float]:
 
 
 def log_quotient(ops: Any, y: Array, x: Array) -> Array:
-    """log(y/x) for positive numbers, by one logarithm."""
+    """log(y/x) for positive numbers."""
     if type(x) is float and x == y:  # the branch not taken, on Python's own floats: not to be paid for
         return 0.0
-    tiny, scale = _tiny(ops, x)
-    y_tiny, x_tiny = y < tiny, x < tiny
-    quotient = ops.where(y_tiny, y * scale, y) / ops.where(x_tiny, x * scale, x)
-    shift = math.log(scale)
-    return ops.log(quotient) + (ops.where(x_tiny, shift + x * 0.0, 0.0) - ops.where(y_tiny, shift + y * 0.0, 0.0))
+    # Where the quotient may over- or underflow, the two logarithms are so far apart that their difference keeps its digits.
+    largest = 1.0 / _tiny(ops, x)[0]
+    quotient = y / x
+    far = (quotient > largest) | (quotient < 1.0 / largest)
+    return ops.log(ops.where(far, y, quotient)) - ops.log(ops.where(far, x, x * 0.0 + 1.0))
 
 
 def within_range(ops: Any, top: Array) -> Array:
@@ -227,7 +239,7 @@ def _from_probs(ops: Any, p: Array, q: Array, axes: Any) -> Pair:
     kl = ops.sum(ops.where((p < 0.0) | (q < 0.0), math.nan, ops.where(only_p, math.inf, terms)), axes) / total_p
     log_p = ops.where(p_absent, -math.inf, ops.log(ops.where(p_absent, 1.0, p)) - ops.log(total_p))
     p, q = p / total_p, q / total_q
-    return Pair(p, q, log_p, log_ratio, centre(ops, p, log_ratio, axes), only_p, only_q, kl)
+    return Pair(p, q, log_p, log_p + log_ratio, log_ratio, log_ratio, centre(ops, p, log_ratio, axes), 1.0, only_p, only_q, kl)
 
 
 def _as_logs(ops: Any, x: Array, form: str) -> Array:
@@ -252,15 +264,16 @@ def pair(ops: Any, spec: Spec, x: Array, y: Array, scale: Array | None = None) -
     return _from_logs(ops, _as_logs(ops, x, form_x), _as_logs(ops, y, form_y), spec.axes, scale)
 
 
-def textbook(ops: Any, spec: Spec, x: Array, y: Array, scale: Array | None = None) -> tuple[Array, Array, Array, Array]:
-    """The same p and q, and log p and log(q/p) of limited accuracy, whose automatic derivatives of any order are right."""
+def textbook(ops: Any, spec: Spec, x: Array, y: Array, scale: Array | None = None) -> tuple[Array, Array, Array, Array, Array]:
+    """The same p and q, and log p, log q and log(q/p) of limited accuracy, whose automatic derivatives of any order are right."""
     form_x, form_y = spec.forms
     axes = spec.axes
     sides = []
     for z, form in ((x, form_x), (y, form_y)):
         if form in LOG_FORMS:
-            absent, (_, below) = z == -math.inf, scaled_below(ops, z, axes, scale)
-            weight = ops.exp(below)
+            # A finite logit, divided by the temperature, may be -inf.
+            _, below = scaled_below(ops, z, axes, scale)
+            absent, weight = below == -math.inf, ops.exp(below)
             total = ops.sum(weight, axes)
             sides.append((weight / total, ops.where(absent, 0.0, below) - ops.log(total), absent))
         else:
@@ -268,7 +281,8 @@ def textbook(ops: Any, spec: Spec, x: Array, y: Array, scale: Array | None = Non
             absent = z == 0.0
             sides.append((z / total, ops.log(ops.where(absent, 1.0, z)) - ops.log(total), absent))
     (p, log_p, p_absent), (q, log_q, q_absent) = sides
-    return p, q, ops.where(p_absent, -math.inf, log_p), ops.where(p_absent | q_absent, 0.0, log_q - log_p)
+    ratio = ops.where(p_absent | q_absent, 0.0, log_q - log_p)
+    return p, q, ops.where(p_absent, -math.inf, log_p), ops.where(q_absent, -math.inf, log_q), ratio
 
 
 def attach(ops: Any, exact: Array, smooth: Array) -> Array:

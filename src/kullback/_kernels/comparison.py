@@ -117,6 +117,10 @@ def _in_float64(tile: _Tile) -> Rows:
         log_at = _at(a, tile.token), _at(b, tile.token)
     np.subtract(b, a, out=d)
     gain, mean_p, mean_q = np.log(zq / zp), _sum(e, d) / zp, _sum(f, d) / zq
+    if not np.isfinite(mean_p + mean_q).all():
+        # Of masks as low as floats go the sum overflows, and the mean does not.
+        d *= 2.0**-64
+        mean_p, mean_q = (_sum(weight, d) / z * 2.0**64 for weight, z in ((e, zp), (f, zq)))
     kl_pq, kl_qp = np.where(infinite_pq, np.inf, gain - mean_p), np.where(infinite_qp, np.inf, mean_q - gain)
     # m, but for the factor 1/(2 z_p).
     f *= (zp / zq)[:, None]

@@ -236,17 +236,16 @@ def merge_logs(spec: Any, s: Array, m: Array, z: Array, c: Array, top: Array) ->
 def log_gradients(a: Array, b: Array, scale: Array | None, needs: Any, buffer: Any) -> list[Array | None]:
     """To logits (or log-probabilities), and to the inverse temperature. The arrays are buffers."""
     double = np.dtype(np.float64)
-    d, absent = buffer("d", a.shape, double), a == -np.inf
-    np.subtract(b, a, out=d, dtype=double)
-    np.copyto(d, 0.0, where=absent)
-    sides = []
-    for name, x in (("p", a), ("q", b)):
-        out = buffer(name, a.shape, double)
-        np.subtract(x, np.maximum.reduce(x, 1, keepdims=True), out=out, dtype=double)
+    # Logits less their largest, each side by itself: a constant on one side, as large as a mask's, would round away the other's digits.
+    p, q = (
+        np.subtract(x, np.maximum.reduce(x, 1, keepdims=True), out=buffer(name, a.shape, double), dtype=double)
+        for name, x in (("p", a), ("q", b))
+    )  # fmt: skip
+    d = np.subtract(q, p, out=buffer("d", a.shape, double))
+    np.copyto(d, 0.0, where=a == -np.inf)
+    for out in (p, q):
         np.exp(out if scale is None else np.multiply(out, scale, out=out), out=out)
         out /= np.add.reduce(out, 1, keepdims=True)
-        sides.append(out)
-    p, q = sides
     if scale is not None:
         d *= scale
     d -= _einsum_dot(p, d)[:, None]

@@ -6,7 +6,7 @@ a divergence too small for them) is answered with None, and left to the general 
 
 from __future__ import annotations
 
-from math import exp, expm1, log, log1p
+from math import exp, expm1, inf, log, log1p
 from operator import mul, sub
 from typing import Any
 
@@ -70,4 +70,4 @@ def _from_logits(a: list[float], b: list[float], floor: float) -> float | None:
             return None
         s += weight * (expm1(v) - v)
     value = log1p(s / z)
-    return value if value >= floor * (1.0 + abs(c) / 4.0) ** 2 else None
+    return value if inf > value >= floor * (1.0 + abs(c) / 4.0) ** 2 else None

@@ -38,26 +38,32 @@ def _combined(ops: Any, combine: Combine | None, parts: tuple[Array, ...]) -> tu
 def _relative(
     ops: Any, a: Array, b: Array, top_a: Array, top_b: Array, scale: Array | float | None
 ) -> tuple[Array, Array, Array, Array, Array]:
-    """Scaled logits below their largest, their difference, free of what a constant on one side would round away, and where a is absent and
-    where b is."""
+    """Scaled logits below their largest; a quarter of their difference before the scale, free of what a constant on one side would round
+    away; and where a is absent and where b is."""
     p_absent, q_absent = a == -math.inf, b == -math.inf
     either = p_absent | q_absent
-    d, d_error = two_diff(ops, ops.where(either, top_b, b), ops.where(either, top_a, a))
-    top_d, top_error = two_diff(ops, top_b, top_a)
+    # Quarters, since a finite logit may be the lowest float there is; and the scale may make it overflow.
+    d, d_error = two_diff(ops, 0.25 * ops.where(either, top_b, b), 0.25 * ops.where(either, top_a, a))
+    top_d, top_error = two_diff(ops, 0.25 * top_b, 0.25 * top_a)
     d = (d - top_d) + (d_error - top_error)
     below_a, below_b = a - top_a, b - top_b
-    if scale is not None:
-        below_a, below_b, d = below_a * scale, below_b * scale, d * scale
-    return below_a, below_b, d, p_absent, q_absent
+    return (below_a, below_b, d, p_absent, q_absent) if scale is None else (below_a * scale, below_b * scale, d, p_absent, q_absent)
 
 
-def _normalised(ops: Any, a: Array, b: Array, scale: Array | float | None, s: Statistics) -> tuple[Array, Array, Array, Array]:
-    """p, q, log(q/p) (±ABSENT where one of them is), and where only p is there."""
+def _normalised(
+    ops: Any, a: Array, b: Array, scale: Array | float | None, s: Statistics
+) -> tuple[Array, Array, Array, Array, Array | float, Array]:
+    """p, q, log(q/p) (±ABSENT where one of them is, and at most that), the same divided by a unit that keeps it from overflow, that unit,
+    and where only p is there."""
+    unit = 4.0 if scale is None else 4.0 * scale
     below_a, below_b, d, p_absent, q_absent = _relative(ops, a, b, s.top_a, s.top_b, scale)
     p, q = ops.exp(below_a) / s.mass_a, ops.exp(below_b) / s.mass_b
     only_p = q_absent & ~p_absent
-    log_ratio = ops.where(only_p, -ABSENT, ops.where(p_absent, ops.where(q_absent, 0.0, ABSENT), d - s.log_masses))
-    return p, q, log_ratio, only_p
+    ratio = d - s.log_masses / unit
+    l = ratio * unit
+    far_below, far_above = only_p | (l < -ABSENT), (p_absent & ~q_absent) | (l > ABSENT)
+    log_ratio = ops.where(far_below, -ABSENT, ops.where(far_above, ABSENT, ops.where(p_absent & q_absent, 0.0, l)))
+    return p, q, log_ratio, ratio, unit, only_p
 
 
 def statistics(
@@ -74,6 +80,7 @@ def statistics(
     # log of the ratio of the masses, from their difference: relative to themselves they round at ε, and log(q/p) must be good to ε of
     # itself, which may be 1e-6. The difference of two exponentials is e^a (e^d − 1).
     below_a, below_b, d, p_absent, q_absent = _relative(ops, a, b, top_a, top_b, scale)
+    d = d * (4.0 if scale is None else 4.0 * scale)
     weight_a, weight_b = ops.exp(below_a), ops.exp(below_b)
     near = (d < 0.5) & (d > -0.5) & ~(p_absent | q_absent)
     near_d = ops.where(near, d, 0.0)
@@ -84,9 +91,10 @@ def statistics(
     log_masses = ops.where(near, ops.log1p(ops.where(near, x, 0.0)), ops.log(mass_b / mass_a))
 
     found = Statistics(top_a, top_b, mass_a, mass_b, log_masses, mass_a, mass_a, mass_a)
-    p, q, log_ratio, only_p = _normalised(ops, a, b, scale, found)
+    p, q, log_ratio, ratio, unit, only_p = _normalised(ops, a, b, scale, found)
     if kind == "kl":
-        terms: tuple[Array, ...] = (ops.where(only_p, math.inf, bregman(ops, p, q, log_ratio)),)
+        beyond = ops.where(log_ratio == -ABSENT, (p * unit) * (-ABSENT / unit - ratio), 0.0)
+        terms: tuple[Array, ...] = (ops.where(only_p, math.inf, bregman(ops, p, q, log_ratio) + beyond),)
     else:
         m, m_over_p, m_over_q = mixture(ops, p, q, log_ratio, w)
         in_p = bregman(ops, p, m, m_over_p)
@@ -107,11 +115,11 @@ def slopes(
 ) -> tuple[Array | None, Array | None]:  # fmt: skip
     """d value / d a and d b; None where not needed."""
     # As in `_calculus`, where the algebra stands; the sums are those of the statistics.
-    p, q, log_ratio, _ = _normalised(ops, a, b, scale, s)
+    p, q, log_ratio, ratio, unit, _ = _normalised(ops, a, b, scale, s)
     to_p, to_q = None, None
     if kind == "kl":
         if needs[0]:
-            to_p = -(p * (log_ratio + ops.where(s.value < math.inf, s.value, math.nan)))
+            to_p = -((p * unit) * (ratio + ops.where(s.value < math.inf, s.value, math.nan) / unit))
         if needs[1]:
             to_q = difference(ops, p, q, log_ratio)
     else:

@@ -40,13 +40,13 @@ def look_at_temperatures(ops: Any, temperature: Array, weights: Array | None) ->
         if weights is not None:
             wrong = wrong & (np.asarray(ops.to_numpy(weights)) != 0)
         if wrong.any():
-            raise ValueError("temperature is not positive and finite everywhere: it divides the logits of a row")
+            raise ValueError("temperature is not positive and finite everywhere, or too small to divide by: it divides the logits of a row")
 
 
 def inverse(ops: Any, temperature: Any, x: Array) -> Any:
     """As kernels take it: a number, or one a row of x."""
     if is_number(temperature):
-        check_temperature(temperature)
+        check_temperature(temperature, "float32")
         return 1.0 / float(temperature)
     last = (len(x.shape) - 1,)
     return ops.squeeze(inverse_temperature(ops, temperature, x, last), last)
@@ -56,14 +56,15 @@ def capped(ops: Any, x: Array, logit_scale: float, softcap: float | None, beside
     """x after scale and softcap, in the dtype of what is computed of x and another array `beside` it."""
     if softcap is None and logit_scale == 1.0:
         return x
-    x = ops.astype(x, result_dtype(ops, (x, beside))) * float(logit_scale)
+    x = ops.astype(x, result_dtype(ops, (x, beside)))
     if softcap is None:
-        return x
+        return x * float(logit_scale)
     # tanh|u| = −expm1(−2|u|) / (1 + e^−2|u|): nothing overflows, and small u keeps its digits. −inf stays absent; NaN and inf are kept out
     # of the derivative, for rows of weight 0 may hold them. Beyond 40 it is 1.
     absent, unknown = x == -math.inf, ops.isnan(x)
-    u = ops.where(absent | unknown, 0.0, x / float(softcap))
-    u = ops.where(u > 40.0, 40.0, u)
+    # Both factors at once: of a mask as low as floats go, a multiple would be absent, and no longer capped.
+    u = ops.where(absent | unknown, 0.0, x / (float(softcap) / float(logit_scale)))
+    u = ops.where(u > 40.0, 40.0, ops.where(u < -40.0, -40.0, u))
     negative = u < 0.0
     twice = -2.0 * ops.where(negative, -u, u)
     tanh = -expm1(ops, twice) / (1.0 + ops.exp(twice))

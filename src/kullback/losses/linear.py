@@ -10,7 +10,7 @@ import math
 from typing import Any, NamedTuple
 
 from .._divergences import divergence
-from .._forms import float_arrays, is_number, row_temperature
+from .._forms import check_temperature, float_arrays, is_number, row_temperature
 from .._ops import Array, common_ops
 from .._reduce import check_options, reduce_values, row_weights, share_of_each
 from . import _parallel
@@ -221,6 +221,7 @@ def _linear_kl(ops: Any, given: dict[str, Any], options: _Options) -> Array:
     batch, last = hidden.shape[:-1], (len(hidden.shape) - 1,)
     weights = weights_of_rows(ops, options.weights, hidden)
     number = is_number(options.temperature)
+    check_temperature(options.temperature, "float64" if hidden.dtype == ops.float64 else "float32")
     temperature = None if number else ops.squeeze(row_temperature(ops, options.temperature, hidden, last), last)
     if temperature is not None and options.group is None:  # ranks would not all raise
         look_at_temperatures(ops, temperature, weights)

@@ -347,9 +347,11 @@ def sparse_loss(
     if reason is None:
         values = _fused_values(ops, student, top, at, logs, kind)
     else:
+        dtype = ops.float32 if ops.is_half(student) else student.dtype
         if at_temperature != 1.0:
-            student = (ops.astype(student, ops.float32) if ops.is_half(student) else student) / at_temperature
-        values = sparse_losses(ops, student, at, logs, top.tail, *kind, weights)
+            # Wide, as what follows is: a finite mask may be the lowest float32, whose quotient is not finite.
+            student = ops.astype(student, ops.widest(student)) / at_temperature
+        values = ops.astype(sparse_losses(ops, student, at, logs, top.tail, *kind, weights), dtype)
     return reduce_values(ops, values, weights, reduction)
 
 

@@ -152,14 +152,13 @@ def _formula(ops: Any, x: Array, y: Array, at: Array, temperature: Any, keep: Ar
     scale = None if is_number(temperature) and temperature == 1 else ops.astype(inverse_temperature(ops, temperature, x, last), wide)
     spec = Spec("kl", 0.0, ("logits", "logits"), last, (math.inf, math.inf), False)
     exact = pair(ops, spec, ops.stop_gradient(x), y, scale)
-    _, _, log_p, log_ratio = textbook(ops, spec, x, y, scale)
-    _, _, log_q, _ = textbook(ops, spec, y, y, scale)
+    _, _, log_p, log_q, log_ratio = textbook(ops, spec, x, y, scale)
     place = ops.expand(at, last)
 
     def of_token(z: Array) -> Array:
         return ops.squeeze(ops.take_last(z, place), last)
 
     absent, absent_ref = (of_token(z) == -math.inf for z in (x, y))
-    ratio = attach(ops, of_token(exact.log_ratio), of_token(log_ratio))
+    ratio = attach(ops, of_token(ops.where(exact.log_ratio == 0.0, 0.0, exact.ratio * exact.unit)), of_token(log_ratio))
     ratio = ops.where(absent_ref & ~absent, -math.inf, ops.where(absent & ~absent_ref, math.inf, ratio))
     return (kl, *(ops.astype(z, dtype) for z in (of_token(log_p), ratio, of_token(log_q))))
