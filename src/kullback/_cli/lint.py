@@ -4,9 +4,8 @@ from __future__ import annotations
 
 import argparse
 import difflib
-import os
+import stat
 import sys
-import tempfile
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -92,6 +91,20 @@ def _linted(arguments: argparse.Namespace, options: Any) -> Iterator[Any]:
 
 
 def _report(arguments: argparse.Namespace, options: Any) -> int:
+    fixed: list[str] = []
+    try:
+        failed = _told(arguments, options, fixed)
+        sys.stdout.flush()
+    except BrokenPipeError:
+        raise
+    except (OSError, ReadError) as error:
+        what = str(error) if isinstance(error, ReadError) else f"cannot write {error.filename or 'the output'}: {error.strerror or error}"
+        raise ReadError(what + (f"; these files were fixed before: {', '.join(fixed)}" if fixed else "")) from None
+    return failed
+
+
+def _told(arguments: argparse.Namespace, options: Any, fixed: list[str]) -> int:
+    """`fixed` receives the name of each file that was written."""
     from .. import __version__
     from .._lint.formats import github, json, sarif, text
 
@@ -114,7 +127,8 @@ def _report(arguments: argparse.Namespace, options: Any) -> int:
             if linted.path == arguments.stdin_name and "-" in arguments.paths:
                 sys.stdout.write(linted.fixed)
             else:
-                _replace(Path(linted.path), linted.original, linted.fixed)
+                _replace(linted.path, linted.original, linted.fixed)
+                fixed.append(linted.path)
         elif arguments.fix and "-" in arguments.paths and linted.path == arguments.stdin_name:
             sys.stdout.write(linted.text)
         if arguments.format == "text":
@@ -158,22 +172,22 @@ def _print_diff(linted: Any) -> None:
         write("".join(line if line.endswith("\n") else line + "\n\\ No newline at end of file\n" for line in lines).rstrip("\n"))
 
 
-def _replace(path: Path, before: str, after: str) -> None:
-    """Write the whole file beside the old one, then put it in its place: never half a file. Encoding, mode and links stay."""
-    import io
-    import tokenize
+def _replace(name: str, before: str, after: str) -> None:
+    """Encoding, mode and links of the file stay."""
+    from .._lint.check import Unparsable
+    from .._lint.run import decode, encoding_of
+    from .._report.page import replace
 
-    path = path.resolve()
-    data = path.read_bytes()
-    encoding = "utf-8" if path.suffix == ".ipynb" else tokenize.detect_encoding(io.BytesIO(data).readline)[0]
-    if data.decode(encoding) != before:
-        raise ReadError(f"{path} changed while it was read; nothing was written to it")
-    handle, name = tempfile.mkstemp(dir=path.parent, prefix=path.name)
+    path = Path(name).resolve()
     try:
-        with os.fdopen(handle, "wb") as file:
-            file.write(after.encode(encoding))
-        os.chmod(name, path.stat().st_mode)
-        os.replace(name, path)
-    except BaseException:
-        os.unlink(name)
+        data = path.read_bytes()
+        try:
+            changed = decode(data) != before
+        except Unparsable:
+            changed = True
+        if changed:
+            raise ReadError(f"{name} changed while it was read; nothing was written to it")
+        replace(path, after.encode(encoding_of(data)), stat.S_IMODE(path.stat().st_mode))
+    except OSError as error:
+        error.filename = name  # not that of the temporary file
         raise

@@ -83,11 +83,15 @@ def _walk(root: Path, settings: Settings) -> Iterator[Path]:
                 yield here / name
 
 
+def encoding_of(data: bytes) -> str:
+    """As Python reads source: by a byte-order mark or a coding comment, UTF-8 otherwise."""
+    return tokenize.detect_encoding(io.BytesIO(data).readline)[0]
+
+
 def decode(data: bytes) -> str:
-    """As Python reads source: a byte-order mark or a coding comment, UTF-8 otherwise. Line ends stay."""
+    """The text of a source. Line ends stay."""
     try:
-        encoding, _ = tokenize.detect_encoding(io.BytesIO(data).readline)
-        return data.decode(encoding)
+        return data.decode(encoding_of(data))
     except (SyntaxError, UnicodeDecodeError, LookupError) as error:
         raise Unparsable(str(error), 1, 1) from None
 
