@@ -225,7 +225,7 @@ class TestReport:
         if stage == "write":
 
             def opened(*arguments, **options):
-                file = open(*arguments, **options)
+                file = open(*arguments, **options)  # noqa: SIM115 (closed by the caller)
                 file.write(b" " * 10)  # something gets through
                 file.flush()
                 return _Full(file, full)

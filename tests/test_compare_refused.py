@@ -149,6 +149,51 @@ class TestRefused:
         cut(Path(name), 0.002)
         self.refused(name, "cut short", allow_partial=True)
 
+    def test_one_damaged_byte(self, here):
+        """Regression: zipfile's, zlib's and Python's own exceptions came through, with the exit code of a verdict."""
+        np.savez("p.npz", logits=self.p)
+        np.savez_compressed("packed.npz", logits=self.p)
+        torch.save({"logits": torch.tensor(self.p)}, "p.pt")
+        found = set()
+        for name, places in (
+            ("p.npy", [5, 8, 20, Path("p.npy").read_bytes().index(b"}")]),
+            ("p.npz", [2, 8, 10, 27, *range(-30, -1, 3)]),
+            ("packed.npz", [10, 60, 500, 5000, -60, -20]),
+            ("p.pt", [3, 70, 90, 110, 130, -70, -30, -10]),
+        ):
+            data = Path(name).read_bytes()
+            for place in places:
+                damaged = bytearray(data)
+                damaged[place] = ord(" ") if name == "p.npy" and place > 20 else damaged[place] ^ 0xFF
+                bad = f"bad{Path(name).suffix}"
+                Path(bad).write_bytes(damaged)
+                try:
+                    assert kb.compare("p.npy", bad, form="logits").rows == ROWS  # the byte did not matter
+                except ReadError as error:
+                    assert bad in str(error)
+                    assert "\n" not in str(error)
+                    found.add(name)
+        assert found == {"p.npy", "p.npz", "packed.npz", "p.pt"}
+
+    def test_headers_that_lie(self, here):
+        """Regression: of a negative length, "the first -4" were to be compared."""
+        data = Path("p.npy").read_bytes()
+        own = str(self.p.shape).encode()
+
+        def lying(name, shape):
+            Path(name).write_bytes(data.replace(own, shape.ljust(len(own)).encode()))
+
+        lying("negative.npy", "(-4, 97)")
+        lying("minus.npy", "(4, -97)")
+        self.refused("negative.npy", "negative.npy has a damaged header: no array has the shape (-4, 97)")
+        self.refused("minus.npy", "minus.npy has a damaged header: no array has the shape (4, -97)", allow_partial=True)
+        lying("true.npy", "(True,9)")
+        self.refused("true.npy", "true.npy has a damaged header: no array has the shape (True, 9)")
+        header = data[10 : 10 + int.from_bytes(data[8:10], "little")]
+        huge = header.replace(own, f"({2**40}, {2**40})".encode()).rstrip(b" \n").ljust(len(header) - 1) + b"\n"
+        Path("huge.npy").write_bytes(data.replace(header, huge))
+        self.refused("huge.npy", f"huge.npy has a damaged header: no array has the shape ({2**40}, {2**40})", allow_partial=True)
+
     def test_cut_archives(self, here):
         np.savez("q.npz", logits=self.q)
         torch.save(torch.tensor(self.q), "q.pt")

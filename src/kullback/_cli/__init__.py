@@ -22,9 +22,8 @@ from typing import Any, NoReturn
 
 from .._read import ReadError
 from . import compare, explain, lint, pairs, profile
-from .shared import as_options
+from .shared import BUG, as_options
 
-BUG = 70  # EX_SOFTWARE of sysexits.h
 CLOSED = 128 + 13  # as a shell reports a program that SIGPIPE ended
 _PATIENCE = 2.0  # seconds after a signal in which another one changes nothing
 
@@ -87,7 +86,7 @@ def _outcome(given: list[str]) -> int:
 
 @contextmanager
 def _stopped_by() -> Iterator[list[int]]:
-    """SIGTERM and SIGHUP interrupt the command as Ctrl-C does, so that it removes its temporary files. The list holds the signals that came.
+    """SIGTERM and SIGHUP interrupt the command as Ctrl-C does, so that it removes its temporary files. The list receives the signals' numbers.
 
     A signal that the caller ignores, as nohup does, stays ignored."""
     received: list[int] = []

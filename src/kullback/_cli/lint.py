@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from .._read import ReadError
-from .shared import write
+from .shared import BUG, write
 
 _FORMATS = ("text", "json", "sarif", "github")
 
@@ -21,7 +21,8 @@ def add(commands: Any) -> None:
         "lint",
         help="wrong KLs in Python code and notebooks",
         description="Finds wrong KL divergences in Python code and notebooks. Parses only: nothing it reads is imported or run. "
-        "Exit code 1 on findings of severity error or warning (information counts where its rule is selected by number), 2 on misuse.",
+        "Exit code 1 on findings of severity error or warning (information counts where its rule is selected by number), 2 on misuse "
+        "or a file that cannot be read.",
         epilog="examples:\n"
         "  kullback lint src notebooks/train.ipynb\n"
         "  kullback lint --diff src            what --fix would change\n"
@@ -77,8 +78,12 @@ def _linted(arguments: argparse.Namespace, options: Any) -> Iterator[Any]:
 
     paths = arguments.paths or ["."]
     for path in paths:
-        if path != "-" and not Path(path).exists():
+        if path == "-":
+            continue
+        if not Path(path).exists():
             raise ReadError(f"{path} does not exist")
+        if not Path(path).is_file() and not Path(path).is_dir():
+            raise ReadError(f"{path} is a pipe or a device: pass - and redirect it to standard input")
     for path in dict.fromkeys(paths):
         if path == "-":
             name = arguments.stdin_name
@@ -106,15 +111,17 @@ def _report(arguments: argparse.Namespace, options: Any) -> int:
 def _told(arguments: argparse.Namespace, options: Any, fixed: list[str]) -> int:
     """`fixed` receives the name of each file that was written."""
     from .. import __version__
+    from .._lint.check import is_fault
     from .._lint.formats import github, json, sarif, text
 
     findings: list[Any] = []
     seen: set[str] = set()
     files = mended = 0
-    failed = False
+    failed, readable = False, True
     for linted in _linted(arguments, options):
         if linted.path in seen:
             continue
+        readable = readable and linted.readable
         seen.add(linted.path)
         files += 1
         mended += linted.mended
@@ -144,7 +151,9 @@ def _told(arguments: argparse.Namespace, options: Any, fixed: list[str]) -> int:
         write(sarif.render(findings, __version__), "json")
     elif findings:
         write(github.render(findings))
-    return int(failed)
+    if any(map(is_fault, findings)):
+        return BUG
+    return int(failed) if readable else 2
 
 
 def _say(line: str, arguments: argparse.Namespace) -> None:

@@ -35,6 +35,7 @@ class Linted:
     fixed: str | None = None
     mended: int = 0
     original: str = ""
+    readable: bool = True
 
 
 def lint_text(text: str, path: str, rules: tuple[Rule, ...], *, notebook: bool | None = None, fix: bool = False) -> Linted:
@@ -79,8 +80,8 @@ def _walk(root: Path, settings: Settings) -> Iterator[Path]:
         here = Path(folder)
         folders[:] = sorted(f for f in folders if f not in SKIPPED and not f.endswith(".egg-info") and not settings.excludes(here / f))
         for name in names:
-            if name.endswith((".py", ".pyi", ".ipynb", ".pyw")) and not settings.excludes(here / name):
-                yield here / name
+            if name.endswith((".py", ".pyi", ".ipynb", ".pyw")) and not settings.excludes(here / name) and (here / name).is_file():
+                yield here / name  # not a named pipe, which would be waited for
 
 
 def encoding_of(data: bytes) -> str:
@@ -105,7 +106,7 @@ def run(paths: Iterable[str], options: Options) -> Iterator[Linted]:
             data = path.read_bytes()
             text = decode(data)
         except OSError as error:
-            yield Linted(name, "", [unparsable(name, Unparsable(f"cannot be read ({error.strerror})", 1, 1))])
+            yield Linted(name, "", [unparsable(name, Unparsable(f"cannot be read ({error.strerror})", 1, 1))], readable=False)
             continue
         except Unparsable as error:
             yield Linted(name, "", [unparsable(name, error)])
