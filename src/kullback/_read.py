@@ -53,6 +53,15 @@ def _looked_into(text: str) -> Iterator[str]:
                 yield from (os.path.normpath(x) for x in found if os.path.isdir(x) and not os.path.basename(x).startswith("_"))
 
 
+def stamp(path: str | os.PathLike[str]) -> tuple[int, ...]:
+    """What changes when the file does; () if there is none."""
+    try:
+        found = os.stat(path)
+    except OSError:
+        return ()
+    return found.st_dev, found.st_ino, found.st_size, found.st_mtime_ns
+
+
 def shown(names: Iterable[str]) -> list[str]:
     """Those of files and folders that are neither hidden nor what jobs leave beside their parts."""
     return [name for name in names if not name.startswith((".", "_"))]

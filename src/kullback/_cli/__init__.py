@@ -61,10 +61,10 @@ def _outcome(given: list[str]) -> int:
             if sys.stdout is None:  # closed by the shell, >&-; what runs may write there long after
                 return _fail(arguments, "cannot write the output: standard output is closed")
             code = arguments.run(arguments) or 0
-        except SystemExit as stop:  # argparse has printed help, the version, or what is wrong
-            code = int(stop.code or 0)
-        if sys.stdout is not None:
-            sys.stdout.flush()
+        except SystemExit:  # of argparse, after help or the version
+            _flush()
+            raise
+        _flush()
     except BrokenPipeError:
         _drop_output()  # whoever read this has had enough; a verdict stands, and success would be a lie
         return getattr(arguments, "code", 0) or CLOSED
@@ -86,7 +86,7 @@ def _outcome(given: list[str]) -> int:
 
 @contextmanager
 def _stopped_by() -> Iterator[list[int]]:
-    """SIGTERM and SIGHUP interrupt the command as Ctrl-C does, so that it removes its temporary files. The list receives the signals' numbers.
+    """SIGTERM and SIGHUP interrupt the command as Ctrl-C does, so that it removes its temporary files. The list receives their numbers.
 
     A signal that the caller ignores, as nohup does, stays ignored."""
     received: list[int] = []
@@ -110,6 +110,11 @@ def _stopped_by() -> Iterator[list[int]]:
     finally:
         for number, handler in before.items():
             signal.signal(number, handler)
+
+
+def _flush() -> None:
+    if sys.stdout is not None:
+        sys.stdout.flush()
 
 
 def _drop_output() -> None:

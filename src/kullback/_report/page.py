@@ -128,8 +128,8 @@ def _is_stream(path: str | os.PathLike[str]) -> bool:
 
 
 def write_whole(path: str | os.PathLike[str], text: str) -> None:
-    """A full disk or an interrupt leaves what was there before, or nothing. A link stays, and the file that it points to is replaced. A device
-    or a pipe is written to."""
+    """A full disk or an interrupt leaves what was there before, or nothing. A link stays, and its target is replaced. A device or a pipe is
+    written to."""
     if _is_stream(path):
         _write_stream(path, text)
         return

@@ -14,7 +14,7 @@ from typing import Any
 
 import numpy as np
 
-from ..._read import ReadError
+from ..._read import ReadError, stamp
 from ..._reduce import check_base
 from .columns import Bins, labels
 from .engines import Counts, Pair, Table
@@ -213,6 +213,7 @@ def _side(source: Any, side: str, options: _Options) -> Iterator[Profile | _Open
         yield source if isinstance(source, Profile) else read_profile(source, side)
         return
     found = find(source, side)
+    stamps = {file: stamp(file) for file in found.files}
     table: Table
     if options.engine == "spark" or hasattr(found.object, "sparkSession"):
         from .engines import spark
@@ -224,6 +225,10 @@ def _side(source: Any, side: str, options: _Options) -> Iterator[Profile | _Open
         table = duckdb.open_table(found, side, memory=options.memory, delimiter=options.delimiter)
     try:
         yield _Opened(found.name, table)
+        # Parquet is read once for each question; of a file that was written again, counts may be of the old one and of the new.
+        changed = next((file for file, before in stamps.items() if stamp(file) != before), None)
+        if changed is not None:
+            raise ReadError(f"{side}: {changed} was changed while it was read: try again when it is as it is to be")
     finally:
         table.close()
 

@@ -3,9 +3,12 @@
 from __future__ import annotations
 
 import glob
+import os
 import re
+import secrets
 import shutil
 import tempfile
+import weakref
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from decimal import Decimal
@@ -45,21 +48,15 @@ _INTEGERS = {
 def open_table(source: Source, side: str, *, memory: str, delimiter: str | None) -> DuckTable:
     """The table, open. Text files are read once, whole, into DuckDB's own (spilling) storage; Parquet is read where it lies."""
     try:
-        import duckdb
+        import duckdb  # noqa: F401
     except ImportError:
         raise ReadError("tables need DuckDB and PyArrow: pip install 'kullback[cli]'") from None
-    folder = tempfile.mkdtemp(prefix="kullback-")
+    table = DuckTable(source, side)
     try:
         with _spoken(source, side):
-            connection = duckdb.connect(config={"temp_directory": folder, "memory_limit": memory, "preserve_insertion_order": "false"})
-            # Nothing is fetched from a network behind the user's back.
-            connection.execute("SET autoinstall_known_extensions = false; SET TimeZone = 'UTC'")
-            # It takes a column for free of NaN whose minimum and maximum in a Parquet file are none, and NaN has no part in either.
-            connection.execute("SET disabled_optimizers = 'statistics_propagation'")
-            table = DuckTable(connection, folder, source, side)
-            table.load(delimiter)
+            table.load(memory, delimiter)
     except BaseException:
-        shutil.rmtree(folder, ignore_errors=True)
+        table.close()
         raise
     return table
 
@@ -109,15 +106,30 @@ def _sentence(error: Exception, source: Source) -> str:
 class DuckTable:
     """See `Table`."""
 
-    def __init__(self, connection: Any, folder: str, source: Source, side: str) -> None:
-        self._connection, self._folder, self._source, self._side = connection, folder, source, side
+    def __init__(self, source: Source, side: str) -> None:
+        self._source, self._side = source, side
+        self._connection: Any = None
+        # For what does not fit into memory. Its name is known, and its removal arranged, before it is there: an interrupt at any moment
+        # leaves no folder behind.
+        self._folder = os.path.join(tempfile.gettempdir(), f"kullback-{secrets.token_hex(8)}")
+        self._remove_folder = weakref.finalize(self, shutil.rmtree, self._folder, ignore_errors=True)
         self.types: dict[str, Type] = {}
         # By position: DuckDB takes a and A for the same name, and would rename one.
         self._own: dict[str, str] = {}
         self._from = ""
         self._rows = 0
 
-    def load(self, delimiter: str | None) -> None:
+    def load(self, memory: str, delimiter: str | None) -> None:
+        import duckdb
+
+        os.mkdir(self._folder, 0o700)
+        self._connection = duckdb.connect(
+            config={"temp_directory": self._folder, "memory_limit": memory, "preserve_insertion_order": "false"}
+        )
+        # Nothing is fetched from a network behind the user's back.
+        self._connection.execute("SET autoinstall_known_extensions = false; SET TimeZone = 'UTC'")
+        # It takes a column for free of NaN whose minimum and maximum in a Parquet file are none, and NaN has no part in either.
+        self._connection.execute("SET disabled_optimizers = 'statistics_propagation'")
         source, where = self._source, f"{self._side}: {self._source.name}"
         unread: dict[str, str] = {}
         # Patterns are resolved already, and DuckDB would resolve them once more.
@@ -445,8 +457,9 @@ class DuckTable:
         return self._all(sql, parameters)[0]
 
     def close(self) -> None:
-        self._connection.close()
-        shutil.rmtree(self._folder, ignore_errors=True)
+        if self._connection is not None:
+            self._connection.close()
+        self._remove_folder()
 
 
 def _type(duck: str) -> Type:
