@@ -95,8 +95,8 @@ def in_one_bin(bins: Bins, of: Type) -> bool:
 
 
 def is_identifier(present: int, distinct: int) -> bool:
-    """Texts that nearly all occur once: none of them could have a bin of its own."""
-    return present > 1 and distinct > 0.9 * present
+    """Texts that nearly all occur once, so that none of them could have a bin of its own. Of fewer than 20 that may be chance."""
+    return present >= 20 and distinct > 0.9 * present
 
 
 def is_sequence(count: int, distinct: int, low: int, high: int) -> bool:
@@ -106,7 +106,7 @@ def is_sequence(count: int, distinct: int, low: int, high: int) -> bool:
     and ages are no sequences, and neither are a few numbers or numbers far apart."""
     span = high - low + 1
     expected = count + span * math.expm1(-count / span)
-    return expected >= 20.0 and count - distinct <= 0.1 * expected
+    return expected >= 40.0 and count - distinct <= 0.1 * expected
 
 
 def ranks(count: int, bins: int) -> list[int]:
