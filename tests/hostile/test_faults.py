@@ -3,6 +3,7 @@
 What was there before stays whole, nothing temporary remains, and the exit code is not 0.
 """
 
+import importlib
 import json
 import os
 import resource
@@ -218,8 +219,7 @@ def test_a_table_that_changes_while_it_is_read(here, monkeypatch, capsys, argume
 @pytest.mark.parametrize("change", [b"x = 1\n", b"# coding: nonsense\n", b"\xff\xfe"])
 def test_a_source_that_changes_while_it_is_fixed(here, monkeypatch, capsys, change):
     """Regression: if what was there now could not be decoded, a traceback, or a sentence without the file's name, was the answer."""
-    from kullback._lint import run
-
+    run = importlib.import_module("kullback._lint.run")
     Path("a.py").write_text(BAD)
     Path("x.py").write_text(BAD)
     real = run.lint_text

@@ -38,6 +38,10 @@ class _Parser(argparse.ArgumentParser):
             message += ": quote a pattern, such as 'shards/*.npy', that stands for several files"
         self.exit(2, f"{self.prog}: {message} (see {self.prog} --help)\n")
 
+    def _print_message(self, message: str, file: Any = None) -> None:
+        """argparse's own hides that nothing could be written."""
+        (file or sys.stderr).write(message)
+
 
 def main(argv: Sequence[str] | None = None) -> int:
     """Run the command; the exit code."""

@@ -88,8 +88,16 @@ def _beside(target: Path) -> Iterator[Path]:
         made.touch(0o600, exist_ok=False)
         yield made
     finally:
-        with suppress(OSError):  # what went wrong before is what the caller is to hear of
-            made.unlink()
+        try:
+            _remove(made)
+        except BaseException:  # a signal that came in between; the same again changes nothing for a while
+            _remove(made)
+            raise
+
+
+def _remove(file: Path) -> None:
+    with suppress(OSError):  # what went wrong before is what the caller is to hear of
+        file.unlink()
 
 
 def replace(target: Path, data: bytes, mode: int) -> None:
