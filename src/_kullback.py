@@ -1,4 +1,5 @@
-"""The installed command. Outside the package, which takes some tenths of a second to import: a Ctrl-C in them shows no traceback."""
+"""The installed command, which `python -m kullback` runs too. It stands outside the package, whose import takes some tenths of a second: a
+Ctrl-C meanwhile shows no traceback, and a failure has the exit code of a bug."""
 
 from __future__ import annotations
 
@@ -10,3 +11,8 @@ def main() -> int:
         return run()
     except KeyboardInterrupt:
         return 130
+    except Exception:
+        import traceback
+
+        traceback.print_exc()
+        return 70

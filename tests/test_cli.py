@@ -4,6 +4,7 @@ import json
 import math
 import os
 import re
+import signal
 import subprocess
 import sys
 from importlib.metadata import entry_points
@@ -189,8 +190,12 @@ ERRORS = [
     (["scalar.json", "1,2"], "scalar.json holds 3: it must be a list of numbers"),
     (["none.json", "1,2"], "none.json holds no values"),
     (["broken.json", "1,2"], "broken.json, line 1, column 4: not JSON"),
-    (["pickled.npy", "1,2"], "pickled.npy is no plain array or holds pickled objects, which are never unpickled"),
-    (["text.npy", "1,2"], "text.npy is no plain array or holds pickled objects"),
+    (["pickled.npy", "1,2"], "pickled.npy holds pickled objects, which are never unpickled: save plain numbers"),
+    (["text.npy", "1,2"], "text.npy is no .npy array, or its header is cut short or damaged (EOF"),
+    (["brace.npy", "1,2"], "brace.npy is no .npy array, or its header is cut short or damaged ("),
+    (["negative.npy", "1,2"], "negative.npy has a damaged header: no array has the shape (-3,)"),
+    (["long.npy", "1,2"], "long.npy is cut short: its header says shape (9000000000000,), and fewer numbers follow"),
+    (["digits.json", "1,2"], "digits.json: Exceeds the limit"),
     (["archive.npy", "1,2"], "archive.npy is an archive of several arrays"),
     (["two.npy", "1,2"], "P has shape (2, 3), several distributions: explain takes one, so pick a row"),
     (["file.parquet", "1,2"], "file.parquet: cannot tell its format from its name; use .csv, .json or .npy"),
@@ -238,6 +243,12 @@ def bad_files(here):
     Path("folder.csv").mkdir()
     np.save("pickled.npy", np.array([{}, 1], dtype=object), allow_pickle=True)
     np.save("two.npy", np.ones((2, 3)))
+    np.save("one.npy", np.ones(3))
+    one = Path("one.npy").read_bytes()
+    Path("brace.npy").write_bytes(one.replace(b"}", b" "))
+    Path("negative.npy").write_bytes(one.replace(b"(3,), ", b"(-3,),"))
+    Path("long.npy").write_bytes(one.replace(b"(3,), }" + b" " * 12, b"(9000000000000,), }"))
+    Path("digits.json").write_text(f"[1, {'9' * 5000}]")
     with open("archive.npy", "wb") as file:
         np.savez(file, a=np.ones(2), b=np.ones(2))
 
@@ -248,6 +259,43 @@ def test_errors_are_one_sentence(run, bad_files, arguments, message):
     assert (code, out) == (2, "")
     assert err.startswith(f"kullback explain: {message}"), err
     assert err.count("\n") == 1
+
+
+ENTRIES = [
+    (("explain", "0.5,0.5", "0.9,0.1"), "kullback._explain.explain"),
+    (("compare", "p.npy", "p.npy", "--fail-over", "0"), "kullback._compare.models.compare_models"),
+    (("compare", "t.csv", "t.csv", "--fail-over", "0"), "kullback._compare.tables.compare_tables"),
+    (("profile", "t.csv", "-o", "t.json"), "kullback._compare.tables.profile"),
+    (("lint", "."), "kullback._lint.read_settings"),
+    (("pairs",), "kullback._dispatch.registered_pairs"),
+]
+
+
+@pytest.mark.parametrize(("arguments", "entry"), ENTRIES, ids=[f"{a[0]} {a[1]}" if len(a) > 1 else a[0] for a, _ in ENTRIES])
+def test_what_nothing_foresaw_is_no_verdict(run, here, monkeypatch, arguments, entry):
+    """Regression: an exception without a sentence of its own ended with 1, the code of --fail-over and of findings."""
+    np.save("p.npy", np.full((3, 2), 0.5))
+    Path("t.csv").write_text("a\n1\n2\n")
+    for error, code, sentence in (
+        (KeyError("a bug"), 70, "this is a bug in kullback; please report it with the lines below\nTraceback"),
+        (AssertionError(), 70, "this is a bug in kullback"),
+        (MemoryError(), 2, "there is not enough memory\n"),
+    ):
+
+        def fail(*_, error=error, **__):
+            raise error
+
+        monkeypatch.setattr(entry, fail)
+        found, _, err = run(*arguments)
+        assert found == code
+        assert err.startswith(f"kullback {arguments[0]}: {sentence}")
+
+
+def test_a_failure_of_the_import_is_no_verdict():
+    code = "import sys; sys.modules['kullback._lint'] = sys.modules['numpy'] = None; from _kullback import main; sys.exit(main())"
+    done = subprocess.run([sys.executable, "-c", code, "lint"], env=ENVIRONMENT, capture_output=True, text=True, timeout=60)
+    assert (done.returncode, done.stdout) == (70, "")
+    assert "ImportError" in done.stderr or "ModuleNotFoundError" in done.stderr
 
 
 def test_no_pickle_is_ever_loaded(run, here):
@@ -267,7 +315,7 @@ def test_unknown_command_and_a_real_error_exit():
     assert done.stderr == "kullback explain: there is no file nope.csv\n"
 
 
-def test_a_closed_pipe_is_no_error(tmp_path):
+def test_a_closed_pipe_is_quiet_and_no_success(tmp_path):
     np.save(tmp_path / "p.npy", np.ones(50_000))
     process = subprocess.Popen(
         [sys.executable, "-m", "kullback", "explain", "p.npy", "p.npy", "--form", "counts", "--all"],
@@ -277,7 +325,7 @@ def test_a_closed_pipe_is_no_error(tmp_path):
     process.stdout.close()
     assert process.stderr.read() == b""
     process.stderr.close()
-    assert process.wait(timeout=60) == 0
+    assert process.wait(timeout=60) == 141  # as of a program that SIGPIPE ends: not everything was delivered
 
 
 @pytest.mark.skipif(not os.path.exists("/dev/full"), reason="needs a device that is always full")
@@ -391,7 +439,11 @@ def test_an_interrupt_while_it_is_imported(arguments, module):
         "from _kullback import main\n"
         "sys.exit(main())"
     )
-    done = subprocess.run([sys.executable, "-c", code, *arguments], env=ENVIRONMENT, capture_output=True, text=True, timeout=60)
+    done = subprocess.run(
+        [sys.executable, "-c", code, *arguments],
+        env=ENVIRONMENT, capture_output=True, text=True, timeout=60,
+        preexec_fn=lambda: signal.signal(signal.SIGINT, signal.SIG_DFL),  # a child of nohup, or of a shell's background job, ignores it
+    )  # fmt: skip
     assert (done.returncode, done.stdout, done.stderr) == (130, "", "")
 
 

@@ -223,15 +223,14 @@ class TestReport:
             raise OSError(errno.ENOSPC, "No space left on device")
 
         if stage == "write":
-            real = os.fdopen
 
             def opened(*arguments, **options):
-                file = real(*arguments, **options)
-                file.write(" " * 10)  # something gets through
+                file = open(*arguments, **options)  # noqa: SIM115 (closed by the caller)
+                file.write(b" " * 10)  # something gets through
                 file.flush()
                 return _Full(file, full)
 
-            monkeypatch.setattr(page.os, "fdopen", opened)
+            monkeypatch.setattr(page, "open", opened, raising=False)
         else:
             monkeypatch.setattr(page.os, stage, full)
         figures = {kind: run("p.npy", "q.npy", "--form", "logits", *kind)[1] for kind in ((), ("--json",), ("--markdown",))}
@@ -271,7 +270,7 @@ class TestReport:
             def refuse(*_, error=error, **__):
                 raise OSError(error, os.strerror(error))
 
-            monkeypatch.setattr(page.tempfile, "mkstemp", refuse)
+            monkeypatch.setattr(page.Path, "touch", refuse)
             sentence = f"kullback compare: cannot write out.html: {os.strerror(error)}\n"
             assert run("p.npy", "q.npy", "--report", "out.html") == (2, "", sentence)
 

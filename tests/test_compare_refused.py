@@ -16,6 +16,7 @@ from safetensors.numpy import save_file
 
 import kullback as kb
 from dumps import CHUNKS, CONTEXT, PROMISE, ROWS, VOCABULARY, close, pair, softmax, truth, write_llama
+from kullback._cli import main
 from kullback._compare.sources import open_source
 from kullback._compare.tables import profile
 from kullback._read import ReadError
@@ -148,6 +149,72 @@ class TestRefused:
         np.testing.assert_allclose(found.kl_pq.mean, expected, rtol=1e-3 if kind == "kld" else PROMISE)
         cut(Path(name), 0.002)
         self.refused(name, "cut short", allow_partial=True)
+
+    def test_one_damaged_byte(self, here):
+        """Regression: zipfile's, zlib's and Python's own exceptions came through, with the exit code of a verdict."""
+        np.savez("p.npz", logits=self.p)
+        np.savez_compressed("packed.npz", logits=self.p)
+        torch.save({"logits": torch.tensor(self.p)}, "p.pt")
+        found = set()
+        for name, places in (
+            ("p.npy", [5, 8, 20, Path("p.npy").read_bytes().index(b"}")]),
+            ("p.npz", [2, 8, 10, 27, *range(-30, -1, 3)]),
+            ("packed.npz", [10, 60, 500, 5000, -60, -20]),
+            ("p.pt", [3, 70, 90, 110, 130, -70, -30, -10]),
+        ):
+            data = Path(name).read_bytes()
+            for place in places:
+                damaged = bytearray(data)
+                damaged[place] = ord(" ") if name == "p.npy" and place > 20 else damaged[place] ^ 0xFF
+                bad = f"bad{Path(name).suffix}"
+                Path(bad).write_bytes(damaged)
+                try:
+                    sentence = ""
+                    assert kb.compare("p.npy", bad, form="logits").rows == ROWS  # the byte did not matter
+                except ReadError as error:
+                    sentence = str(error)
+                    found.add(name)
+                assert not sentence or (bad in sentence and "\n" not in sentence)
+        assert found == {"p.npy", "p.npz", "packed.npz", "p.pt"}
+
+    @pytest.mark.parametrize("weights", ["model.safetensors", "model-00001-of-00001.safetensors", "pytorch_model.bin", "wte.pt"])
+    def test_models(self, here, capsys, weights):
+        """Regression: of two folders of Hugging Face's, the rows of the embedding were compared as distributions."""
+        Path("gpt").mkdir()
+        Path("gpt/config.json").write_text('{"model_type": "gpt2"}')
+        if weights.endswith("safetensors"):
+            save_file({"wte.weight": self.q}, f"gpt/{weights}")
+        else:
+            torch.save({"wte.weight": torch.tensor(self.q)}, f"gpt/{weights}")
+        for p, q in (("gpt", "p.npy"), ("p.npy", "gpt/"), ("gpt", "gpt"), (Path("gpt"), self.p)):
+            with pytest.raises(ReadError, match=r"^gpt/? is a model \(weights, with a config\.json\), and compare takes what models give"):
+                kb.compare(p, q, form="logits")
+        assert main(["compare", "p.npy", "gpt", "--form", "logits"]) == 2
+        assert capsys.readouterr().err.startswith("kullback compare: gpt is a model")
+        if weights == "wte.pt":  # no name of a model's weights; the error tells this way
+            assert kb.compare("p.npy", "gpt/*.pt", form="logits").rows == ROWS
+        else:
+            for name in (f"gpt/{weights}", "g*/*"):
+                self.refused(name, f"gpt/{weights} is part of a model")
+
+    def test_headers_that_lie(self, here):
+        """Regression: of a negative length, "the first -4" were to be compared."""
+        data = Path("p.npy").read_bytes()
+        own = str(self.p.shape).encode()
+
+        def lying(name, shape):
+            Path(name).write_bytes(data.replace(own, shape.ljust(len(own)).encode()))
+
+        lying("negative.npy", "(-4, 101)")
+        lying("minus.npy", "(4, -10)")
+        self.refused("negative.npy", "negative.npy has a damaged header: no array has the shape (-4, 101)")
+        self.refused("minus.npy", "minus.npy has a damaged header: no array has the shape (4, -10)", allow_partial=True)
+        lying("true.npy", "(True,9)")
+        self.refused("true.npy", "true.npy has a damaged header: no array has the shape (True, 9)")
+        header = data[10 : 10 + int.from_bytes(data[8:10], "little")]
+        huge = header.replace(own, f"({2**40}, {2**40})".encode()).rstrip(b" \n").ljust(len(header) - 1) + b"\n"
+        Path("huge.npy").write_bytes(data.replace(header, huge))
+        self.refused("huge.npy", f"huge.npy has a damaged header: no array has the shape ({2**40}, {2**40})", allow_partial=True)
 
     def test_cut_archives(self, here):
         np.savez("q.npz", logits=self.q)

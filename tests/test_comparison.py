@@ -171,6 +171,10 @@ def test_refusals(data):
     for wrong in (tokens + 40, tokens - 40):
         with pytest.raises(ValueError, match="is no category: there are 40, counted from 0"):
             kb.Comparison().update(p, q, form="logits", tokens=wrong)
+    for wrong, words in ((p + 1j, "is complex: probabilities are real numbers"), (p.astype(np.longdouble), "has dtype float128: use")):
+        for name, sides in (("p", (wrong, q)), ("q", (p, wrong))):
+            with pytest.raises(TypeError, match=f"^{name} {words}"):  # regression: the imaginary part was dropped
+                kb.Comparison().update(*sides, form="logits")
     with pytest.raises(ValueError, match="tokens is float64 of shape"):
         kb.Comparison().update(p, q, form="logits", tokens=tokens * 1.0)
     with pytest.raises(ValueError, match=r"q row 0 .*pass form='logits'"):

@@ -14,7 +14,7 @@ import kullback.torch
 import oracle
 from frameworks import ALL, TorchInductor
 from kullback.losses import TopK, kl_loss, linear_kl, token_terms
-from with_triton import interpret
+from with_triton import TESTS, interpret, run_with_triton
 
 DIRECTIONS = ["forward", "reverse", "js", "skew", "reverse_skew"]
 MIX = 0.3
@@ -330,3 +330,12 @@ def test_kernels_need_instructions_of_ampere(monkeypatch):
 @pytest.mark.parametrize(("name", "least"), [("test_rows.py", 70), ("test_slices.py", 50)])
 def test_kernels_in_tritons_interpreter(name, least):
     assert int(re.search(r"(\d+) passed", interpret(name))[1]) >= least
+
+
+def test_the_tests_for_gpus_need_no_other_framework():
+    """Regression: `pytest tests/gpu` read the conftest.py of all tests, and with it array_api_strict, JAX, TensorFlow and tinygrad."""
+    absent = "array_api_strict", "jax", "tensorflow", "keras", "tinygrad", "pandas", "pyarrow", "hypothesis"
+    hide = f"import sys; sys.modules.update(dict.fromkeys({absent})); import pytest; sys.exit(pytest.main(sys.argv[1:]))"
+    collect = "-q", "--collect-only", "-p", "no:cacheprovider", str(TESTS / "gpu")
+    found = run_with_triton("-c", hide, *collect, PYTEST_DISABLE_PLUGIN_AUTOLOAD="1")
+    assert int(re.search(r"(\d+) tests collected", found)[1]) > 200

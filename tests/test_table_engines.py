@@ -418,3 +418,19 @@ def test_an_interrupt_of_spark(moment, tmp_path):
     assert "KeyboardInterrupt" not in err
     assert not re.search(r"^\s+at \S+\(", err, re.MULTILINE)
     assert sorted(path.name for path in tmp_path.iterdir()) == ["p", "part.parquet"]
+
+
+def test_identifiers_are_the_same_in_both_engines(spark):
+    n = 400
+    table = pa.table({
+        "uuid": [f"{i * 2654435761 % 2**32:08x}-{i:04x}" for i in range(n)],
+        "mail": [None if i % 9 == 0 else f"person-{i if i % 20 else 0}@example.org" for i in range(n)],
+        "city": ["Oslo", "Bergen"] * (n // 2),
+        "number": np.random.default_rng(5).permutation(np.arange(4 * n))[:n],
+        "decimal": pa.array([Decimal(i) for i in range(n)], pa.decimal128(20, 0)),
+        "draws": np.random.default_rng(5).integers(4 * n, size=n),
+        "float": np.arange(float(n)),
+    })  # fmt: skip
+    ours, theirs = (profile(table, pairs=["city:uuid"], engine=engine) for engine in ("duckdb", "spark"))
+    assert (ours.bins, ours.counts, ours.pairs) == (theirs.bins, theirs.counts, theirs.pairs)
+    assert {name for name, bins in ours.bins.items() if bins.kind == "identifier"} == {"uuid", "mail", "number", "decimal"}

@@ -66,8 +66,8 @@ def test_not_finite_in_json(hostile):
 
 def test_what_a_p_value_comes_from():
     """A pair's may be that of its columns by χ²: no 9,999 tables say 1e-94. Of a column, the least they can say is 1/10,000."""
-    p = pa.table({"b": [True] * 900 + [False] * 2, "x": range(902), "few": [True] * 902})
-    q = pa.table({"b": [True] * 200 + [False] * 100, "x": range(300), "few": [True] * 290 + [False] * 10})
+    p = pa.table({"b": [True] * 900 + [False] * 2, "x": [i + 0.5 for i in range(902)], "few": [True] * 902})
+    q = pa.table({"b": [True] * 200 + [False] * 100, "x": [i + 0.5 for i in range(300)], "few": [True] * 290 + [False] * 10})
     record = compare_tables(p, q, pairs=["b:x"])
     page = record.to_html()
     told = {}

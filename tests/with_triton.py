@@ -25,5 +25,5 @@ def run_with_triton(*command: str, **variables: str) -> str:
 
 def interpret(*names: str) -> str:
     """What pytest says of files of tests/gpu, with kernels in Triton's interpreter: its variable must be set before Triton is imported."""
-    options = ["-q", "--noconftest", "-p", "triton_interpreter", "-p", "no:cacheprovider", "-k", "not only_on_a_gpu"]
+    options = ["-q", "-p", "triton_interpreter", "-p", "no:cacheprovider", "-k", "not only_on_a_gpu"]
     return run_with_triton("-m", "pytest", *options, *(str(TESTS / "gpu" / name) for name in names), TRITON_INTERPRET="1")

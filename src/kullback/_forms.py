@@ -17,7 +17,7 @@ from ._ops import Array, common_ops, ops_of
 from ._ops import numpy as numpy_ops
 from ._pairs import LOG_FORMS, Spec
 
-_DTYPES = "float16, bfloat16, float32, float64 or an integer type"
+DTYPES = "float16, bfloat16, float32, float64 or an integer type"
 FORMS = ("probs", "log_probs", "logits", "counts")
 
 
@@ -161,7 +161,7 @@ def _as_float_array(ops: Any, name: str, x: Any, like: Any) -> Array:
     if ops.is_float(array):
         return array
     if not ops.is_integer(array):
-        what = "is complex: probabilities are real numbers" if "complex" in str(array.dtype) else f"has dtype {array.dtype}: use {_DTYPES}"
+        what = "is complex: probabilities are real numbers" if "complex" in str(array.dtype) else f"has dtype {array.dtype}: use {DTYPES}"
         raise TypeError(f"{name} {what}")
     return ops.astype(array, ops.default_float(array))
 

@@ -8,11 +8,12 @@ from __future__ import annotations
 import csv
 import glob
 import json
+import math
 import os
 import re
 from collections.abc import Iterable, Iterator
 from pathlib import Path
-from typing import Any
+from typing import IO, Any
 
 import numpy as np
 
@@ -50,6 +51,15 @@ def _looked_into(text: str) -> Iterator[str]:
             if glob.has_magic(str(part)):
                 found = glob.glob(str(part if part.name == "**" else part.parent), recursive=True)
                 yield from (os.path.normpath(x) for x in found if os.path.isdir(x) and not os.path.basename(x).startswith("_"))
+
+
+def stamp(path: str | os.PathLike[str]) -> tuple[int, ...]:
+    """What changes when the file does; () if there is none."""
+    try:
+        found = os.stat(path)
+    except OSError:
+        return ()
+    return found.st_dev, found.st_ino, found.st_size, found.st_mtime_ns
 
 
 def shown(names: Iterable[str]) -> list[str]:
@@ -192,6 +202,10 @@ def _from_json(path: Path) -> Any:
         data = json.loads(text, object_pairs_hook=unique)
     except json.JSONDecodeError as error:
         raise ReadError(f"{path}, line {error.lineno}, column {error.colno}: not JSON ({error.msg})") from None
+    except ReadError:
+        raise
+    except ValueError as error:  # a whole number of more digits than Python reads
+        raise ReadError(f"{path}: {first_line(error)}") from None
     except RecursionError:
         data = [[]]
     found: Any
@@ -218,18 +232,38 @@ def _json_number(path: Path, where: str, x: Any) -> float:
 
 
 def _from_npy(path: Path) -> Any:
-    if path.stat().st_size == 0:
-        raise ReadError(f"{path} is empty")
+    with path.open("rb") as file:
+        start = file.read(2)
+        if not start:
+            raise ReadError(f"{path} is empty")
+        if start == b"PK":
+            raise ReadError(f"{path} is an archive of several arrays: save one of them with numpy.save")
+        file.seek(0)
+        shape, fortran, dtype = npy_header(file, path)
+        if 0 in shape:
+            raise ReadError(f"{path} holds no values")
+        if os.fstat(file.fileno()).st_size - file.tell() < math.prod(shape) * dtype.itemsize:
+            raise ReadError(f"{path} is cut short: its header says shape {shape}, and fewer numbers follow")
+        return np.fromfile(file, dtype, math.prod(shape)).reshape(shape, order="F" if fortran else "C")
+
+
+def npy_header(file: IO[bytes], path: Path, what: str = "") -> tuple[tuple[int, ...], bool, Any]:
+    """Shape, Fortran order and type of a .npy file, which is then at its first number. `what` names an array within an archive."""
     try:
-        array = np.load(path, allow_pickle=False)
-    except (ValueError, EOFError) as error:
-        if "pickle" in str(error):
-            raise ReadError(
-                f"{path} is no plain array or holds pickled objects, which are never unpickled: save numbers with numpy.save"
-            ) from None
-        raise ReadError(f"{path} is not a readable .npy file: {error}") from None
-    if not isinstance(array, np.ndarray):
-        raise ReadError(f"{path} is an archive of several arrays: save one of them with numpy.save")
-    if array.size == 0:
-        raise ReadError(f"{path} holds no values")
-    return array
+        version = np.lib.format.read_magic(file)
+        read = np.lib.format.read_array_header_1_0 if version == (1, 0) else np.lib.format.read_array_header_2_0
+        shape, fortran, dtype = read(file)
+    except (OSError, MemoryError):
+        raise
+    except Exception as error:  # NumPy parses the header as Python, and passes on whatever the parser raises
+        raise ReadError(f"{path}{what} is no .npy array, or its header is cut short or damaged ({first_line(error)})") from None
+    if dtype.hasobject:
+        raise ReadError(f"{path}{what} holds pickled objects, which are never unpickled: save plain numbers")
+    if any(isinstance(n, bool) or n < 0 for n in shape) or math.prod(shape) * dtype.itemsize >= 2**63:
+        raise ReadError(f"{path}{what} has a damaged header: no array has the shape {shape}")
+    return shape, fortran, dtype
+
+
+def first_line(error: Exception) -> str:
+    """What an error says, in one line; its name if it says nothing."""
+    return (str(error).strip() or type(error).__name__).splitlines()[0]

@@ -1,6 +1,6 @@
 """A rank's part of `kl_loss(group=)` in Triton kernels: two ranks, on one GPU, or with TRITON_INTERPRET=1 on none. Exchanges go over gloo.
 
-python -m pytest --noconftest tests/gpu
+python -m pytest tests/gpu
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
 """The Triton kernels that take a row in slices, and logits where single precision is short, against float64: on a GPU, or interpreted.
 
-python -m pytest --noconftest tests/gpu
+python -m pytest tests/gpu
 """
 
 from __future__ import annotations

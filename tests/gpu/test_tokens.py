@@ -1,6 +1,6 @@
 """`losses.token_terms` in Triton, against float64: on a GPU, or with TRITON_INTERPRET=1 on none.
 
-python -m pytest --noconftest tests/gpu
+python -m pytest tests/gpu
 """
 
 from __future__ import annotations

@@ -142,6 +142,50 @@ def test_a_rule_that_fails_hides_neither_itself_nor_the_others(monkeypatch):
     assert second.rule == "KL006"
 
 
+def test_a_fault_of_ours_is_no_verdict(monkeypatch, here, run):
+    """Regression: an exception in a rule ended with the exit code of findings."""
+
+    def fail(module):
+        raise ValueError("of the test")
+        yield
+
+    Path("x.py").write_text(BAD)
+    monkeypatch.setattr(RULES[0], "check", fail)
+    code, out, _ = run(".")
+    assert code == 70
+    assert "KL006" in out
+
+
+def test_a_file_that_cannot_be_read_is_no_finding(monkeypatch, here, run):
+    Path("x.py").write_text(BAD)
+    Path("gone.py").write_text(BAD)
+    read = Path.read_bytes
+
+    def refuse(path):
+        if path.name == "gone.py":
+            raise PermissionError(13, "Permission denied")
+        return read(path)
+
+    monkeypatch.setattr(Path, "read_bytes", refuse)
+    code, out, _ = run(".")
+    assert code == 2
+    assert "gone.py:1:1: KL000 error: does not parse: cannot be read (Permission denied)" in out
+    assert "x.py:3:8: KL006" in out
+
+
+def test_what_is_no_regular_file_is_not_waited_for(here):
+    """Regression: a named pipe below a folder, or in the place of a file, was waited for without end."""
+    Path("x.py").write_text(BAD)
+    os.mkfifo("pipe.py")
+    Path("lost.py").symlink_to("nowhere.py")
+    lint = [sys.executable, "-m", "kullback", "lint", "--json"]
+    done = subprocess.run([*lint, "."], env=ENVIRONMENT, capture_output=True, text=True, timeout=60)
+    assert (done.returncode, places(done.stdout)) == (1, [("x.py", *MEAN)])
+    done = subprocess.run([*lint, "pipe.py"], env=ENVIRONMENT, capture_output=True, text=True, timeout=60)
+    sentence = "kullback lint: pipe.py is a pipe or a device: pass - and redirect it to standard input\n"
+    assert (done.returncode, done.stdout, done.stderr) == (2, "", sentence)
+
+
 def test_other_encodings_and_line_ends(here, run):
     Path("latin.py").write_bytes("# coding: latin-1\nimport torch.nn.functional as F\ns = 'é'; F.kl_div(x, y)\n".encode("latin-1"))
     Path("bom.py").write_bytes(b"\xef\xbb\xbf" + BAD.replace("\n", "\r\n").encode())

@@ -4,15 +4,14 @@ from __future__ import annotations
 
 import argparse
 import difflib
-import os
+import stat
 import sys
-import tempfile
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 from .._read import ReadError
-from .shared import write
+from .shared import BUG, write
 
 _FORMATS = ("text", "json", "sarif", "github")
 
@@ -22,7 +21,8 @@ def add(commands: Any) -> None:
         "lint",
         help="wrong KLs in Python code and notebooks",
         description="Finds wrong KL divergences in Python code and notebooks. Parses only: nothing it reads is imported or run. "
-        "Exit code 1 on findings of severity error or warning (information counts where its rule is selected by number), 2 on misuse.",
+        "Exit code 1 on findings of severity error or warning (information counts where its rule is selected by number), 2 on misuse "
+        "or a file that cannot be read.",
         epilog="examples:\n"
         "  kullback lint src notebooks/train.ipynb\n"
         "  kullback lint --diff src            what --fix would change\n"
@@ -78,8 +78,12 @@ def _linted(arguments: argparse.Namespace, options: Any) -> Iterator[Any]:
 
     paths = arguments.paths or ["."]
     for path in paths:
-        if path != "-" and not Path(path).exists():
+        if path == "-":
+            continue
+        if not Path(path).exists():
             raise ReadError(f"{path} does not exist")
+        if not Path(path).is_file() and not Path(path).is_dir():
+            raise ReadError(f"{path} is a pipe or a device: pass - and redirect it to standard input")
     for path in dict.fromkeys(paths):
         if path == "-":
             name = arguments.stdin_name
@@ -92,16 +96,32 @@ def _linted(arguments: argparse.Namespace, options: Any) -> Iterator[Any]:
 
 
 def _report(arguments: argparse.Namespace, options: Any) -> int:
+    fixed: list[str] = []
+    try:
+        failed = _told(arguments, options, fixed)
+        sys.stdout.flush()
+    except BrokenPipeError:
+        raise
+    except (OSError, ReadError) as error:
+        what = str(error) if isinstance(error, ReadError) else f"cannot write {error.filename or 'the output'}: {error.strerror or error}"
+        raise ReadError(what + (f"; these files were fixed before: {', '.join(fixed)}" if fixed else "")) from None
+    return failed
+
+
+def _told(arguments: argparse.Namespace, options: Any, fixed: list[str]) -> int:
+    """`fixed` receives the name of each file that was written."""
     from .. import __version__
+    from .._lint.check import is_fault
     from .._lint.formats import github, json, sarif, text
 
     findings: list[Any] = []
     seen: set[str] = set()
     files = mended = 0
-    failed = False
+    failed, readable = False, True
     for linted in _linted(arguments, options):
         if linted.path in seen:
             continue
+        readable = readable and linted.readable
         seen.add(linted.path)
         files += 1
         mended += linted.mended
@@ -114,7 +134,8 @@ def _report(arguments: argparse.Namespace, options: Any) -> int:
             if linted.path == arguments.stdin_name and "-" in arguments.paths:
                 sys.stdout.write(linted.fixed)
             else:
-                _replace(Path(linted.path), linted.original, linted.fixed)
+                _replace(linted.path, linted.original, linted.fixed)
+                fixed.append(linted.path)
         elif arguments.fix and "-" in arguments.paths and linted.path == arguments.stdin_name:
             sys.stdout.write(linted.text)
         if arguments.format == "text":
@@ -130,7 +151,9 @@ def _report(arguments: argparse.Namespace, options: Any) -> int:
         write(sarif.render(findings, __version__), "json")
     elif findings:
         write(github.render(findings))
-    return int(failed)
+    if any(map(is_fault, findings)):
+        return BUG
+    return int(failed) if readable else 2
 
 
 def _say(line: str, arguments: argparse.Namespace) -> None:
@@ -158,22 +181,22 @@ def _print_diff(linted: Any) -> None:
         write("".join(line if line.endswith("\n") else line + "\n\\ No newline at end of file\n" for line in lines).rstrip("\n"))
 
 
-def _replace(path: Path, before: str, after: str) -> None:
-    """Write the whole file beside the old one, then put it in its place: never half a file. Encoding, mode and links stay."""
-    import io
-    import tokenize
+def _replace(name: str, before: str, after: str) -> None:
+    """Encoding, mode and links of the file stay."""
+    from .._lint.check import Unparsable
+    from .._lint.run import decode, encoding_of
+    from .._report.page import replace
 
-    path = path.resolve()
-    data = path.read_bytes()
-    encoding = "utf-8" if path.suffix == ".ipynb" else tokenize.detect_encoding(io.BytesIO(data).readline)[0]
-    if data.decode(encoding) != before:
-        raise ReadError(f"{path} changed while it was read; nothing was written to it")
-    handle, name = tempfile.mkstemp(dir=path.parent, prefix=path.name)
+    path = Path(name).resolve()
     try:
-        with os.fdopen(handle, "wb") as file:
-            file.write(after.encode(encoding))
-        os.chmod(name, path.stat().st_mode)
-        os.replace(name, path)
-    except BaseException:
-        os.unlink(name)
+        data = path.read_bytes()
+        try:
+            changed = decode(data) != before
+        except Unparsable:
+            changed = True
+        if changed:
+            raise ReadError(f"{name} changed while it was read; nothing was written to it")
+        replace(path, after.encode(encoding_of(data)), stat.S_IMODE(path.stat().st_mode))
+    except OSError as error:
+        error.filename = name  # not that of the temporary file
         raise

@@ -33,6 +33,7 @@ def add(commands: Any) -> None:
 def _run(arguments: argparse.Namespace) -> None:
     from .._compare.tables import profile
     from .._report.page import check_target
+    from .._report.words import printable
 
     source = arguments.source
     if not arguments.output.lower().endswith(".json"):
@@ -57,4 +58,6 @@ def _run(arguments: argparse.Namespace) -> None:
         sentence = as_options(str(error)).replace("with like=", "with --like")
         raise ReadError(sentence.replace("name the columns to take", "name the columns to take with --columns")) from None
     found.write(arguments.output)
-    write(f"{arguments.output}: {found.rows:,} rows, {len(found.bins)} columns")
+    apart = [name for name, bins in found.bins.items() if bins.kind == "identifier"]
+    note = f"; not comparable, as identifiers and sequence numbers: {', '.join(map(printable, apart))}" if apart else ""
+    write(f"{arguments.output}: {found.rows:,} rows, {len(found.bins)} columns{note}")

@@ -8,6 +8,9 @@ import re
 import sys
 from typing import Literal
 
+# The exit code of an exception that nothing foresaw: EX_SOFTWARE of sysexits.h. 1 is a verdict, and 2 an error of the caller's.
+BUG = 70
+
 _ASCII = str.maketrans({
     "‖": "||", "·": "*", "▒": "-", "∞": "inf", "±": "+/-", "₂": "2", "₁": "1", "₀": "0", "Δ": "delta ", "Σ": "sum", "½": "1/2 ", "−": "-",
     "×": "x", "…": "...", "→": "->", "²": "^2", "χ": "chi", "φ": "phi",

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 
@@ -105,6 +105,29 @@ def _holds_models(folder: str) -> bool:
     return any(path.suffix.lower() in SUFFIXES for path in files) or any(is_llama(path) for path in files if not format_of(path.name))
 
 
+# Endings of files that hold the weights of a model, and the names that Hugging Face's libraries give them.
+_WEIGHTS = r"\.(safetensors|bin|pt|pth|h5|msgpack|gguf)"
+_NAMED_WEIGHTS = rf"((.+[_.-])?model|consolidated)([.-][\w.-]+)?{_WEIGHTS}"
+
+
+def _refuse_weights(name: str, files: Sequence[str]) -> None:
+    """Rows of a model's weights would pass for distributions. `files` are those that a file, a folder or a pattern stands for."""
+    import os
+    import re
+
+    from .._read import ReadError
+
+    is_folder = os.path.isdir(name)
+    for file in sorted(files):
+        folder, own = os.path.split(file)
+        weights = re.search(rf"{_WEIGHTS}$", own) if is_folder else re.fullmatch(_NAMED_WEIGHTS, own)
+        if weights and os.path.isfile(os.path.join(folder, "config.json")):
+            what = f"{name} is a model" if is_folder else f"{file} is part of a model"
+            pattern = os.path.join(name, "*" + weights[0][weights[0].rindex(".") :])
+            outputs = f"; if the folder holds outputs, name them by a pattern, such as '{pattern}'" if is_folder else ""
+            raise ReadError(f"{what} (weights, with a config.json), and compare takes what models give: save the logits of each{outputs}")
+
+
 def _check(name: str) -> None:
     """Is there something of this name, and of one kind?"""
     import glob
@@ -120,9 +143,11 @@ def _check(name: str) -> None:
         return
     check_name(name, below=False)
     if os.path.isfile(name):
+        _refuse_weights(name, [name])
         return
     if os.path.isdir(name):
         found = [entry.path for entry in os.scandir(name) if entry.is_file() and not entry.name.startswith(".")]
+        _refuse_weights(name, found)
         if _holds_models(name):  # beside them tables below, which are looked for there too
             for folder, below, files in os.walk(name):
                 below[:] = shown(below)
@@ -131,6 +156,7 @@ def _check(name: str) -> None:
             check_name(name)
     elif glob.has_magic(name):
         found = [file for file in glob.glob(name, recursive=True) if os.path.isfile(file)]
+        _refuse_weights(name, found)
     else:
         raise ReadError(f"there is no file {name}")
     tables = {f".{format_of(file)}" for file in found if format_of(file) and shown([os.path.basename(file)])}

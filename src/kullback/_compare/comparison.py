@@ -13,7 +13,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from .._divergences import js, kl
-from .._forms import parse_form
+from .._forms import DTYPES, parse_form
 from .._kernels.comparison import Rows, compare_rows, ready, widened
 from .._reduce import check_base
 from .record import PERCENTILES, Calibration, ModelComparison, Perplexity, Share, Statistic, WorstRow
@@ -166,6 +166,10 @@ class Comparison:
         """
         forms = parse_form(form, 2)
         (x, half_p), (y, half_q) = host(p), host(q)
+        for name, side in (("p", x), ("q", y)):
+            if side.dtype.kind not in "biuf" or side.dtype.itemsize > 8:  # as `kl` has it; what is converted here would lose a part
+                real = "is complex: probabilities are real numbers" if side.dtype.kind == "c" else f"has dtype {side.dtype}: use {DTYPES}"
+                raise TypeError(f"{name} {real}")
         if x.shape != y.shape:
             raise ValueError(f"p has shape {x.shape} and q {y.shape}: they must be the same")
         if x.ndim == 0 or x.shape[-1] == 0:

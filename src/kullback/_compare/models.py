@@ -15,7 +15,7 @@ from .._forms import parse_form
 from .._kernels.comparison import LOG_FORMS, Rows, block_rows, stream_rows, widened
 from .._kernels.compiled import BFLOAT16
 from .._kernels.stream import in_order
-from .._read import ReadError
+from .._read import ReadError, stamp
 from .clipped import Plain, compare_clipped
 from .comparison import Buckets, Comparison, NotComparable, compare_batch, holding_nan
 from .llama import Clipped
@@ -45,7 +45,7 @@ def compare_models(
     listed_files = _stamps([*_paths(p), *_paths(q)])
     opened = open_source(p, "P", asked[0]), open_source(q, "Q", asked[1])
     read = {piece.path for side in opened for piece in side.pieces}
-    files = {path: stamp for path, stamp in listed_files.items() if str(path) in read} | _stamps(_paths(tokens)[:1])
+    files = {path: before for path, before in listed_files.items() if str(path) in read} | _stamps(_paths(tokens)[:1])
     forms = _forms(opened, asked, isinstance(form, str))
     _check(*opened, allow_partial)
     sides, unpaired = aligned(opened, allow_partial)
@@ -74,7 +74,7 @@ def compare_models(
     spans = list(natural_blocks(edges, rows, own if anywhere else partial(block_rows, categories)))
     in_order(spans, blocks.read, blocks.compare, take, size=rows * categories if anywhere else 0)
     # Each block is looked up anew: of a file that was written again or replaced, rows may be of the old one and of the new.
-    changed = [path for path, stamp in files.items() if _stamp(path) != stamp]
+    changed = [path for path, before in files.items() if stamp(path) != before]
     if changed and not allow_partial:
         raise ReadError(f"{changed[0]} was changed while it was read: compare again when it is as it is to be")
     notes = (*unpaired, *_notes(opened, None if unpaired else rows, other_text, blocks.read_tokens is not None))
@@ -95,15 +95,7 @@ def _paths(source: Any) -> list[Path]:
 
 def _stamps(files: Sequence[Path]) -> dict[Path, tuple[int, ...]]:
     """What changes with them."""
-    return {path: _stamp(path) for path in files}
-
-
-def _stamp(path: Path) -> tuple[int, ...]:
-    try:
-        found = os.stat(path)
-    except OSError:
-        return ()
-    return found.st_dev, found.st_ino, found.st_size, found.st_mtime_ns
+    return {path: stamp(path) for path in files}
 
 
 def _forms(sides: tuple[Source, Source], asked: Sequence[str | None], one_for_both: bool) -> tuple[str, str]:

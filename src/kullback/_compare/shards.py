@@ -16,13 +16,13 @@ import struct
 import zipfile
 from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
-from typing import IO, Any, NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 
 from .._forms import FORMS
 from .._kernels.compiled import BFLOAT16
-from .._read import ReadError, check_name
+from .._read import ReadError, check_name, first_line, npy_header
 
 Array = Any
 
@@ -104,8 +104,12 @@ def arrays_in(path: Path) -> dict[str, Stored]:
         if path.stat().st_size == 0:
             raise ReadError(f"{path} is empty")
         return reader(path)
+    except (ReadError, MemoryError):
+        raise
     except OSError as error:
         raise ReadError(f"{path}: {error.strerror or error}") from None
+    except Exception as error:  # zipfile, zlib and JSON's parser raise what they like when bytes are wrong
+        raise ReadError(f"{path} is damaged: {first_line(error)}") from None
 
 
 def open_array(path: Path, wanted: str | None = None) -> Piece:
@@ -185,6 +189,8 @@ def map_block(path: Path, dtype: Any, offset: int, shape: tuple[int, ...]) -> Ar
         if room < shift + size:
             raise ReadError(f"{path} has become shorter since it was opened")
         mapped = mmap.mmap(file, room, access=mmap.ACCESS_COPY, offset=offset - shift)
+    except OSError as error:
+        raise ReadError(f"{path}: {error.strerror or error}") from None
     finally:
         os.close(file)
     return np.ndarray(shape, dtype, mapped, shift)
@@ -203,22 +209,10 @@ def _mapped(path: Path, offset: int, size: int, shape: tuple[int, ...], dtype: A
     return Stored(shape, "bfloat16" if bfloat16 else np.dtype(dtype).name, whole, read, np.dtype(dtype).isnative)
 
 
-def _npy_header(file: IO[bytes], path: Path, what: str = "") -> tuple[tuple[int, ...], bool, Any]:
-    try:
-        version = np.lib.format.read_magic(file)
-        read = np.lib.format.read_array_header_1_0 if version == (1, 0) else np.lib.format.read_array_header_2_0
-        shape, fortran, dtype = read(file)
-    except (ValueError, EOFError, SyntaxError) as error:
-        raise ReadError(f"{path}{what} is no .npy array, or its header is cut short ({str(error).splitlines()[0]})") from None
-    if dtype.hasobject:
-        raise ReadError(f"{path}{what} holds pickled objects, which are never unpickled: save plain numbers")
-    return shape, fortran, dtype
-
-
 def _npy(path: Path) -> dict[str, Stored]:
     size = path.stat().st_size
     with open(path, "rb") as file:
-        shape, fortran, dtype = _npy_header(file, path)
+        shape, fortran, dtype = npy_header(file, path)
         offset = file.tell()
     if not fortran or len(shape) < 2:
         return {"": _mapped(path, offset, size, shape, dtype)}
@@ -265,7 +259,7 @@ def _npz(path: Path) -> dict[str, Stored]:
             name = entry.filename.removesuffix(".npy")
             what = f", array {name!r},"
             with archive.open(entry) as member:
-                shape, fortran, dtype = _npy_header(member, path, what)
+                shape, fortran, dtype = npy_header(member, path, what)
                 header = member.tell()
             if fortran and len(shape) > 1:
                 raise ReadError(f"{path}{what} is in Fortran order: save it with np.ascontiguousarray")
@@ -291,8 +285,10 @@ def _unzipped(path: Path, member: str, header: int, shape: tuple[int, ...], dtyp
                 state["file"] = zipfile.ZipFile(path).open(member)  # noqa: SIM115 (open from one block to the next)
                 state["file"].seek(header + start * width)
             data = state["file"].read((stop - start) * width)
-        except (zipfile.BadZipFile, zipfile.zlib.error, EOFError) as error:  # type: ignore[attr-defined]
-            raise ReadError(f"{path} is damaged: {error}") from None
+        except MemoryError:
+            raise
+        except Exception as error:  # whatever the decompressor raises
+            raise ReadError(f"{path} is damaged: {first_line(error)}") from None
         if len(data) < (stop - start) * width:
             raise ReadError(f"{path} is cut short within {member}")
         state["at"] = stop

@@ -145,7 +145,8 @@ class Arithmetic(Calls):
         if scaled is not None and sum(value.kind == KL for value in values) > 1:
             return UNKNOWN
         if scaled is not None:
-            return self._scaled(node, scaled, [pair for pair in rest if pair[0] is not scaled[0]], under, numbers)
+            constants = [pair for pair in over if pair[1].kind == CONSTANT and pair not in rest]
+            return self._scaled(node, scaled, [pair for pair in rest if pair[0] is not scaled[0]], under, constants)
         hard = next((value for _, value in rest if value.kind == HARD), None)
         if hard is not None:
             return hard
@@ -176,7 +177,7 @@ class Arithmetic(Calls):
         scaled: tuple[ast.expr, Value],
         others: list[tuple[ast.expr, Value]],
         under: list[tuple[ast.expr, Value]],
-        numbers: list[Value],
+        numbers: list[tuple[ast.expr, Value]],
     ) -> Value:
         value = scaled[1]
         made: Divergence = value.data
@@ -185,8 +186,8 @@ class Arithmetic(Calls):
         if others:
             self.record(Product(node, value, tuple(others), self.place))
         temperature = made.p.temperature or made.q.temperature
-        powers = sum(self.powers(part, found, temperature) for part, found in others) if temperature else 0
-        if temperature and any(_squared(temperature, n.data) for n in numbers):
+        powers = sum(self.powers(part, found, temperature) for part, found in [*others, *numbers]) if temperature else 0
+        if temperature and any(_squared(temperature, n.data) for _, n in numbers):
             powers = 2
         outside = [v for _, v in [*others, *under] if v.kind != CONSTANT]
         changed = replace(made, powers_of_t=made.powers_of_t + powers, scaled=made.scaled or bool(outside))
@@ -195,6 +196,8 @@ class Arithmetic(Calls):
     def powers(self, node: ast.expr, value: Value, temperature: str) -> int:
         """How often the temperature stands in a factor, through one assignment."""
         wanted = temperature.replace(" ", "")
+        if isinstance(node, ast.Constant):
+            return int(self.text(node) == wanted)  # "4.0" is not in 14.0
         most = 0
         for part in (node, value.data):
             if isinstance(part, ast.AST):

@@ -18,6 +18,7 @@ from .source import Source
 WORTH = re.compile(
     r"softmax|(?<![a-z])kl|kl(?![a-z])|kullback|entropy|rel_entr|jensen|log\d*\(|exp(?:m1)?\(|logvar|log_var|logits", re.IGNORECASE
 )
+_FAULT = "could not be checked"
 
 
 class Unparsable(Exception):
@@ -82,8 +83,12 @@ def _check(text: str, path: str, rules: Sequence[Rule]) -> list[Finding]:
 
 def _fault(path: str, where: str, error: Exception) -> Finding:
     """A fault of ours: the run goes on, the other rules are asked, and it is not hidden."""
-    message = f"could not be checked: {where} failed ({type(error).__name__}: {error}), which is a fault of kullback; please report it"
+    message = f"{_FAULT}: {where} failed ({type(error).__name__}: {error}), which is a fault of kullback; please report it"
     return Finding(path, 1, 1, "KL000", message, ERROR, 1, 2)
+
+
+def is_fault(finding: Finding) -> bool:
+    return finding.rule == "KL000" and finding.message.startswith(_FAULT)
 
 
 def unparsable(path: str, error: Unparsable, cell: int | None = None) -> Finding:

@@ -35,6 +35,7 @@ class Linted:
     fixed: str | None = None
     mended: int = 0
     original: str = ""
+    readable: bool = True
 
 
 def lint_text(text: str, path: str, rules: tuple[Rule, ...], *, notebook: bool | None = None, fix: bool = False) -> Linted:
@@ -79,15 +80,19 @@ def _walk(root: Path, settings: Settings) -> Iterator[Path]:
         here = Path(folder)
         folders[:] = sorted(f for f in folders if f not in SKIPPED and not f.endswith(".egg-info") and not settings.excludes(here / f))
         for name in names:
-            if name.endswith((".py", ".pyi", ".ipynb", ".pyw")) and not settings.excludes(here / name):
-                yield here / name
+            if name.endswith((".py", ".pyi", ".ipynb", ".pyw")) and not settings.excludes(here / name) and (here / name).is_file():
+                yield here / name  # not a named pipe, which would be waited for
+
+
+def encoding_of(data: bytes) -> str:
+    """As Python reads source: by a byte-order mark or a coding comment, UTF-8 otherwise."""
+    return tokenize.detect_encoding(io.BytesIO(data).readline)[0]
 
 
 def decode(data: bytes) -> str:
-    """As Python reads source: a byte-order mark or a coding comment, UTF-8 otherwise. Line ends stay."""
+    """The text of a source. Line ends stay."""
     try:
-        encoding, _ = tokenize.detect_encoding(io.BytesIO(data).readline)
-        return data.decode(encoding)
+        return data.decode(encoding_of(data))
     except (SyntaxError, UnicodeDecodeError, LookupError) as error:
         raise Unparsable(str(error), 1, 1) from None
 
@@ -101,7 +106,7 @@ def run(paths: Iterable[str], options: Options) -> Iterator[Linted]:
             data = path.read_bytes()
             text = decode(data)
         except OSError as error:
-            yield Linted(name, "", [unparsable(name, Unparsable(f"cannot be read ({error.strerror})", 1, 1))])
+            yield Linted(name, "", [unparsable(name, Unparsable(f"cannot be read ({error.strerror})", 1, 1))], readable=False)
             continue
         except Unparsable as error:
             yield Linted(name, "", [unparsable(name, error)])

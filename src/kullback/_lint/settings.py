@@ -67,7 +67,7 @@ def read_settings(start: Path) -> Settings:
     for folder in (start.resolve(), *start.resolve().parents):
         path = folder / "pyproject.toml"
         try:
-            data = path.read_bytes()
+            data = path.read_bytes() if path.is_file() else b""
         except OSError:
             continue
         if b"kullback" not in data:

@@ -450,8 +450,11 @@ def load_weights(path: str) -> dict[str, tuple[Any, bool]]:
         loaded = torch.load(path, map_location="cpu", weights_only=True, mmap=True)
     except pickle.UnpicklingError:
         raise NotWeights("holds more than tensors; what it would run was not run: save a tensor, or a dict of tensors") from None
-    except (RuntimeError, ValueError, EOFError, KeyError, zipfile.BadZipFile) as error:
-        raise NotWeights(f"cannot be read as tensors, or is cut short: {str(error).splitlines()[0]}") from None
+    except (OSError, MemoryError):
+        raise
+    except Exception as error:  # the bytes may be any, and PyTorch raises IndexError, AssertionError and others over them
+        what = (str(error).strip() or type(error).__name__).splitlines()[0]
+        raise NotWeights(f"cannot be read as tensors, or is cut short: {what}") from None
     named = loaded if isinstance(loaded, dict) else {"": loaded}
     found = {}
     for name, tensor in named.items():

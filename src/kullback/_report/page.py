@@ -9,9 +9,10 @@ import base64
 import glob
 import hashlib
 import os
+import secrets
 import sys
-import tempfile
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager, suppress
 from importlib import resources
 from pathlib import Path
 from typing import Any
@@ -70,17 +71,44 @@ def check_target(path: str | os.PathLike[str], inputs: Iterable[str | os.PathLik
         if not target.parent.is_dir():
             folder = (target if os.path.islink(path) else Path(path)).parent
             raise ReadError(f"cannot write {path}: there is no directory {folder}")
-        handle, beside = _make_beside(target)
-        try:
-            os.close(handle)
-        finally:
-            os.unlink(beside)
+        with _beside(target):
+            pass
     except OSError as error:
         raise ReadError(f"cannot write {path}: {error.strerror or error}") from None
 
 
-def _make_beside(target: Path) -> tuple[int, str]:
-    return tempfile.mkstemp(prefix=".kullback.", dir=target.parent)  # the target's own name may be as long as one can be
+@contextmanager
+def _beside(target: Path) -> Iterator[Path]:
+    """A new private file in the target's folder, which is gone at the end unless it was moved.
+
+    Its name is known before the file is there, so an interrupt at any moment finds what to remove. The name does not contain the target's,
+    which may be as long as a name can be."""
+    made = target.parent / f".kullback.{secrets.token_hex(8)}"
+    try:
+        made.touch(0o600, exist_ok=False)
+        yield made
+    finally:
+        try:
+            _remove(made)
+        except BaseException:  # a signal that came in between; the same again changes nothing for a while
+            _remove(made)
+            raise
+
+
+def _remove(file: Path) -> None:
+    with suppress(OSError):  # what went wrong before is what the caller is to hear of
+        file.unlink()
+
+
+def replace(target: Path, data: bytes, mode: int) -> None:
+    """Write a file beside the target, then move it to the target's place: the target is always whole, the old one or the new."""
+    with _beside(target) as made:
+        with open(made, "wb") as file:
+            file.write(data)
+            file.flush()
+            os.fsync(file.fileno())
+        os.chmod(made, mode)
+        os.replace(made, target)
 
 
 def _is_among(path: str | os.PathLike[str], source: str) -> bool:
@@ -108,31 +136,19 @@ def _is_stream(path: str | os.PathLike[str]) -> bool:
 
 
 def write_whole(path: str | os.PathLike[str], text: str) -> None:
-    """Beside it first, then in its place: a full disk or an interrupt leaves what was there before, or nothing. A link stays, and what it
-    points to is replaced. A device or a pipe is written to."""
+    """A full disk or an interrupt leaves what was there before, or nothing. A link stays, and its target is replaced. A device or a pipe is
+    written to."""
     if _is_stream(path):
         _write_stream(path, text)
         return
+    mask = os.umask(0)
+    os.umask(mask)
     target = Path(os.path.realpath(path))
     try:
-        handle, beside = _make_beside(target)
+        replace(target, text.encode(), 0o666 & ~mask)
     except OSError as error:
-        raise ReadError(f"cannot write {path}: {error.strerror or error}") from None
-    try:
-        with os.fdopen(handle, "w", encoding="utf-8", newline="\n") as file:
-            file.write(text)
-            file.flush()
-            os.fsync(file.fileno())
-        # As any new file of this user's would be; mkstemp makes it private.
-        mask = os.umask(0)
-        os.umask(mask)
-        os.chmod(beside, 0o666 & ~mask)
-        os.replace(beside, target)
-    except BaseException as error:
-        Path(beside).unlink(missing_ok=True)
-        if isinstance(error, OSError):
-            raise ReadError(f"cannot write {path}: {error.strerror or error}; nothing was left there") from None
-        raise
+        left = "; nothing was left there" if target.parent.is_dir() else ""
+        raise ReadError(f"cannot write {path}: {error.strerror or error}{left}") from None
 
 
 def _write_stream(path: str | os.PathLike[str], text: str) -> None:

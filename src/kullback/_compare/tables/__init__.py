@@ -14,9 +14,9 @@ from typing import Any
 
 import numpy as np
 
-from ..._read import ReadError
+from ..._read import ReadError, stamp
 from ..._reduce import check_base
-from .columns import Bins, labels
+from .columns import NOT_COMPARABLE, UNBINNED, Bins, labels
 from .engines import Counts, Pair, Table
 from .profile import Profile, merge, read_profile, same_bins
 from .progress import steps
@@ -109,6 +109,7 @@ def compare_tables(
         with steps(3 * (len(names) + len(wanted_pairs)), progress) as step:
             before = _counted(reference, names, wanted_pairs, None, options, step)
             after = _counted(other, names, wanted_pairs, before, options, step)
+    names, wanted_pairs = _comparable(before, names, wanted_pairs, left_out)
     singles = [_column(name, before, after, prior) for name in names]
     tests = {column.name: test for column, test in singles}
     joint = [_pair(pair, before, after, prior, (tests[pair[0]], tests[pair[1]])) for pair in wanted_pairs]
@@ -213,6 +214,7 @@ def _side(source: Any, side: str, options: _Options) -> Iterator[Profile | _Open
         yield source if isinstance(source, Profile) else read_profile(source, side)
         return
     found = find(source, side)
+    stamps = {file: stamp(file) for file in found.files}
     table: Table
     if options.engine == "spark" or hasattr(found.object, "sparkSession"):
         from .engines import spark
@@ -224,6 +226,10 @@ def _side(source: Any, side: str, options: _Options) -> Iterator[Profile | _Open
         table = duckdb.open_table(found, side, memory=options.memory, delimiter=options.delimiter)
     try:
         yield _Opened(found.name, table)
+        # Parquet is read once for each question; of a file that was written again, counts may be of the old one and of the new.
+        changed = next((file for file, before in stamps.items() if stamp(file) != before), None)
+        if changed is not None:
+            raise ReadError(f"{side}: {changed} was changed while it was read: try again when it is as it is to be")
     finally:
         table.close()
 
@@ -297,7 +303,7 @@ def _names(
             continue
         if here is None or there is None:
             reason = f"only {first if there is None else second} has it"
-        elif here != there and "none" not in (here, there):
+        elif here != there and here not in UNBINNED and there not in UNBINNED:
             reason = f"it is {types[name]} ({here}) in {first} and {other_types[name]} ({there}) in {second}"
         else:
             found.append(name)
@@ -325,6 +331,16 @@ def _kept_pairs(p: Profile | _Opened, q: Profile | _Opened, names: Sequence[str]
         else:
             found.append(pair)
     return found, left_out
+
+
+def _comparable(p: Profile, names: Sequence[str], pairs: Sequence[Pair], left_out: list[tuple[str, str]]) -> tuple[list[str], list[Pair]]:
+    """The columns and pairs whose values say something about their distribution; the others are added to `left_out`."""
+    apart = {name for name in names if p.bins[name].kind == "identifier"}
+    left_out += [(name, NOT_COMPARABLE) for name in names if name in apart]
+    left_out += [(":".join(pair), "a column of the pair is not comparable") for pair in pairs if apart & set(pair)]
+    if apart.issuperset(names):
+        raise ReadError(f"the two sides have no column that can be compared; column {names[0]!r} is {NOT_COMPARABLE}")
+    return [name for name in names if name not in apart], [pair for pair in pairs if not apart & set(pair)]
 
 
 def _listed(names: Mapping[str, Any]) -> str:

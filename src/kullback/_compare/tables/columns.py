@@ -16,8 +16,11 @@ from typing import Any, NamedTuple
 
 Number = int | float | Decimal
 
-# "none": a column without a single value, in a file that does not say its type. It goes with any other.
-KINDS = ("number", "time", "boolean", "text", "none")
+# "none": a column without a single value, in a file that does not say its type. "identifier": a column whose values say who, and not what;
+# it is not compared. Both go with any other kind, and all their values are in one bin.
+UNBINNED = ("none", "identifier")
+KINDS = ("number", "time", "boolean", "text", *UNBINNED)
+NOT_COMPARABLE = "not comparable: nearly every value of P occurs once only, as in identifiers and sequence numbers"
 # Beside the intervals of a number or time column, in this order.
 SPECIAL = ("-inf", "+inf", "NaN", "missing")
 _LARGEST = float.fromhex("0x1.fffffffffffffp+1023")
@@ -36,6 +39,11 @@ class Type(NamedTuple):
     scale: int = 0
     low: int = 0
     high: int = 0
+
+    @property
+    def is_whole(self) -> bool:
+        """Whole numbers by their type. Floats are measurements, and times have an order that says something."""
+        return self.kind == "number" and self.domain in ("integer", "decimal") and self.scale == 0
 
 
 def integer_type(name: str, *, bits: int = 64, signed: bool = True) -> Type:
@@ -65,7 +73,7 @@ class Bins(NamedTuple):
     """The bins of one column, all taken from the reference.
 
     number, time: one more interval than `cuts`, then SPECIAL. text: `levels`, then all others, then missing. boolean: false, true, missing.
-    none: any value, missing.
+    UNBINNED: any value, missing.
     `least` is the smallest count with which the reference could keep a level, and `pooled` how many of its levels it did not.
     """
 
@@ -78,7 +86,27 @@ class Bins(NamedTuple):
     def __len__(self) -> int:  # the number of bins
         if self.kind in ("number", "time"):
             return len(self.cuts) + 1 + len(SPECIAL)
-        return 3 if self.kind == "boolean" else len(self.levels) + 2  # none has no levels
+        return 3 if self.kind == "boolean" else len(self.levels) + 2  # UNBINNED have no levels
+
+
+def in_one_bin(bins: Bins, of: Type) -> bool:
+    """Only whether there is a value counts."""
+    return bins.kind in UNBINNED or of.kind == "none"
+
+
+def is_identifier(present: int, distinct: int) -> bool:
+    """Texts that nearly all occur once, so that none of them could have a bin of its own. Of fewer than 20 that may be chance."""
+    return present >= 20 and distinct > 0.9 * present
+
+
+def is_sequence(count: int, distinct: int, low: int, high: int) -> bool:
+    """Whole numbers from `low` to `high` that hardly repeat, though independent draws would.
+
+    Of n draws from R equally likely values about n - R(1 - e^(-n/R)) repeat an earlier one, and more if some values are likelier. So prices
+    and ages are no sequences, and neither are a few numbers or numbers far apart."""
+    span = high - low + 1
+    expected = count + span * math.expm1(-count / span)
+    return expected >= 40.0 and count - distinct <= 0.1 * expected
 
 
 def ranks(count: int, bins: int) -> list[int]:
@@ -139,7 +167,7 @@ def labels(bins: Bins) -> list[str]:
     """A name for each bin; intervals as mathematics writes them."""
     if bins.kind == "boolean":
         return ["false", "true", "missing"]
-    if bins.kind == "none":
+    if bins.kind in UNBINNED:
         return ["any value", "missing"]
     if bins.kind == "text":
         return [*bins.levels, "other levels", "missing"]

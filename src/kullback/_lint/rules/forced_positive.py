@@ -20,7 +20,10 @@ class ForcedPositive(Rule):
             kl = next((v for v in event.values[:2] if v.kind == KL), None)
             if kl is None or kl.data.family == "k3" or kl.data.api == "jensenshannon" or not self._forces(event):
                 continue
-            if kl.data.summed == TERMS and kl.data.family == "categorical":
+            terms = kl.data.summed == TERMS and kl.data.family == "categorical"
+            if not terms and _under_a_root(event.node, module):
+                continue  # a distance: rounding may bring a KL of nearly equal sides below zero, and its root would be NaN
+            if terms:
                 yield Report(event.node, "single terms of a KL may be negative, and must be: forcing them positive changes the sum")
             else:
                 yield Report(event.node, "a KL is never negative; if this one is, an argument is wrong: forcing it positive hides that")
@@ -36,6 +39,28 @@ class ForcedPositive(Rule):
         if event.name in ("max", "maximum"):
             return any(v.kind == CONSTANT and v.data == 0 for v in event.values[:2])
         return False
+
+
+def _under_a_root(node: ast.AST, module: Module) -> bool:
+    """sqrt(x), x.sqrt(), x ** 0.5 or pow(x, 0.5)."""
+    above = module.parents.get(node)
+    if isinstance(above, ast.BinOp):
+        return isinstance(above.op, ast.Pow) and above.left is node and _is_half(above.right)
+    if isinstance(above, ast.Attribute):  # a method, whose call is one further up
+        call = module.parents.get(above)
+        return isinstance(call, ast.Call) and call.func is above and _is_root(above.attr, call.args)
+    if isinstance(above, ast.Call) and above.args and above.args[0] is node:
+        name = above.func.attr if isinstance(above.func, ast.Attribute) else getattr(above.func, "id", "")
+        return _is_root(name, above.args[1:])
+    return False
+
+
+def _is_root(name: str, exponent: list[ast.expr]) -> bool:
+    return name == "sqrt" or (name in ("pow", "power") and len(exponent) == 1 and _is_half(exponent[0]))
+
+
+def _is_half(node: ast.expr) -> bool:
+    return isinstance(node, ast.Constant) and node.value == 0.5
 
 
 def _bounded(event: Operation) -> bool:

@@ -7,6 +7,7 @@ from datetime import datetime
 from typing import Any
 
 from ...._read import ReadError
+from ..columns import is_sequence
 from ..sources import named
 
 _DIGITS = 38  # that a decimal has in either engine
@@ -21,6 +22,17 @@ class Values(Sequence[Any]):
 
     def __len__(self) -> int:
         return len(self._array)
+
+    def are_a_sequence(self) -> bool:
+        """See `is_sequence`."""
+        import pyarrow.compute as pc
+
+        if not len(self):
+            return False
+        low, high = int(self[0]), int(self[-1])
+        # The most that can be different, before they are counted.
+        most = min(len(self), high - low + 1)
+        return is_sequence(len(self), most, low, high) and is_sequence(len(self), pc.count_distinct(self._array).as_py(), low, high)
 
     def __getitem__(self, i: Any) -> Any:
         return self._array[i].as_py()

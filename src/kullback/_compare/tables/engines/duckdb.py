@@ -3,9 +3,12 @@
 from __future__ import annotations
 
 import glob
+import os
 import re
+import secrets
 import shutil
 import tempfile
+import weakref
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from decimal import Decimal
@@ -18,7 +21,10 @@ from ..columns import (
     decimal_type,
     float_type,
     from_cumulative,
+    in_one_bin,
     integer_type,
+    is_identifier,
+    is_sequence,
     level_bins,
     quantile_bins,
     ranks,
@@ -45,21 +51,15 @@ _INTEGERS = {
 def open_table(source: Source, side: str, *, memory: str, delimiter: str | None) -> DuckTable:
     """The table, open. Text files are read once, whole, into DuckDB's own (spilling) storage; Parquet is read where it lies."""
     try:
-        import duckdb
+        import duckdb  # noqa: F401
     except ImportError:
         raise ReadError("tables need DuckDB and PyArrow: pip install 'kullback[cli]'") from None
-    folder = tempfile.mkdtemp(prefix="kullback-")
+    table = DuckTable(source, side)
     try:
         with _spoken(source, side):
-            connection = duckdb.connect(config={"temp_directory": folder, "memory_limit": memory, "preserve_insertion_order": "false"})
-            # Nothing is fetched from a network behind the user's back.
-            connection.execute("SET autoinstall_known_extensions = false; SET TimeZone = 'UTC'")
-            # It takes a column for free of NaN whose minimum and maximum in a Parquet file are none, and NaN has no part in either.
-            connection.execute("SET disabled_optimizers = 'statistics_propagation'")
-            table = DuckTable(connection, folder, source, side)
-            table.load(delimiter)
+            table.load(memory, delimiter)
     except BaseException:
-        shutil.rmtree(folder, ignore_errors=True)
+        table.close()
         raise
     return table
 
@@ -109,15 +109,30 @@ def _sentence(error: Exception, source: Source) -> str:
 class DuckTable:
     """See `Table`."""
 
-    def __init__(self, connection: Any, folder: str, source: Source, side: str) -> None:
-        self._connection, self._folder, self._source, self._side = connection, folder, source, side
+    def __init__(self, source: Source, side: str) -> None:
+        self._source, self._side = source, side
+        self._connection: Any = None
+        # For what does not fit into memory. Its name is known, and its removal arranged, before it is there: an interrupt at any moment
+        # leaves no folder behind.
+        self._folder = os.path.join(tempfile.gettempdir(), f"kullback-{secrets.token_hex(8)}")
+        self._remove_folder = weakref.finalize(self, shutil.rmtree, self._folder, ignore_errors=True)
         self.types: dict[str, Type] = {}
         # By position: DuckDB takes a and A for the same name, and would rename one.
         self._own: dict[str, str] = {}
         self._from = ""
         self._rows = 0
 
-    def load(self, delimiter: str | None) -> None:
+    def load(self, memory: str, delimiter: str | None) -> None:
+        import duckdb
+
+        os.mkdir(self._folder, 0o700)
+        self._connection = duckdb.connect(
+            config={"temp_directory": self._folder, "memory_limit": memory, "preserve_insertion_order": "false"}
+        )
+        # Nothing is fetched from a network behind the user's back.
+        self._connection.execute("SET autoinstall_known_extensions = false; SET TimeZone = 'UTC'")
+        # It takes a column for free of NaN whose minimum and maximum in a Parquet file are none, and NaN has no part in either.
+        self._connection.execute("SET disabled_optimizers = 'statistics_propagation'")
         source, where = self._source, f"{self._side}: {self._source.name}"
         unread: dict[str, str] = {}
         # Patterns are resolved already, and DuckDB would resolve them once more.
@@ -267,20 +282,21 @@ class DuckTable:
                 step(name)
                 kind = self.types[name].kind if present[name] else "none"
                 if kind == "text":
-                    found[name] = self._levels(name, levels)
+                    found[name] = self._levels(name, present[name], levels)
                 elif kind in ("boolean", "none"):
                     found[name] = Bins(kind)
                 else:
-                    found[name] = quantile_bins(kind, self._order_statistics(name, finite[name], ranks(finite[name], bins)))
+                    found[name] = self._quantiles(name, finite[name], ranks(finite[name], bins))
             return found
 
     def _how_many(self, names: Sequence[str], condition: Callable[[str], str]) -> dict[str, int]:
         aggregates = [_count(condition(name)) for name in names]
         return dict(zip(names, self._aggregate(aggregates, [[] for _ in aggregates])))
 
-    def _order_statistics(self, name: str, count: int, wanted: list[int]) -> list[Any]:
+    def _quantiles(self, name: str, count: int, wanted: list[int]) -> Bins:
+        kind = self.types[name].kind
         if not wanted:
-            return []
+            return quantile_bins(kind, [])
         x = self._value(name)
         some = "" if self._rows <= SAMPLE else f" USING SAMPLE {100.0 * SAMPLE / self._rows:.9f} PERCENT (bernoulli, 1)"
         # The sample is of rows, then of values: both are the whole only together. It is taken by `execute`, which hears Ctrl-C; the query
@@ -290,7 +306,16 @@ class DuckTable:
             f"FROM {self._from}{some}) WHERE finite"
         )
         arrow = self._connection.sql("SELECT x FROM sample").to_arrow_table()
-        return order_statistics(Values(arrow.column("x")), count, wanted, lambda brackets: self._look(name, brackets))
+        values = Values(arrow.column("x"))
+        if self.types[name].is_whole and values.are_a_sequence() and (len(values) == count or self._is_sequence(name, count)):
+            return Bins("identifier")
+        return quantile_bins(kind, order_statistics(values, count, wanted, lambda brackets: self._look(name, brackets)))
+
+    def _is_sequence(self, name: str, count: int) -> bool:
+        """Of all values, where a sample looks like one."""
+        x = self._value(name)
+        distinct, low, high = self._one(f"SELECT count(DISTINCT {x}), min({x}), max({x}) FROM {self._from}")
+        return is_sequence(count, distinct, int(low), int(high))
 
     def _look(self, name: str, brackets: Sequence[Bracket]) -> list[list[Any]]:
         x, finite = self._value(name), self._is_finite(name)
@@ -315,14 +340,15 @@ class DuckTable:
         values = iter([None if rank < 1 else value for (_, rank), value in zip(wanted, row)])
         return [[next(values) for _ in bracket.ranks] for bracket in brackets]
 
-    def _levels(self, name: str, levels: int) -> Bins:
+    def _levels(self, name: str, present: int, levels: int) -> Bins:
         x = self._value(name)
         rows = self._all(
             f"SELECT x, n, count(*) OVER () FROM (SELECT {x} AS x, count(*) AS n FROM {self._from} WHERE {x} IS NOT NULL GROUP BY 1) "
             "ORDER BY n DESC, x LIMIT ?",
             [levels + 1],
         )
-        return level_bins([(level, count) for level, count, _ in rows], rows[0][2] if rows else 0, levels=levels)
+        distinct = rows[0][2] if rows else 0
+        return Bins("identifier") if is_identifier(present, distinct) else level_bins([row[:2] for row in rows], distinct, levels=levels)
 
     def counts(self, bins: Mapping[str, Bins], pairs: Sequence[Pair], *, step: Callable[[str], None]) -> Counts:
         """The second pass."""
@@ -338,7 +364,7 @@ class DuckTable:
             for name, of in bins.items():
                 step(name)
                 mine = [next(numbers) for _ in self._conditions(name, of)]
-                if of.kind == "none" or self.types[name].kind == "none":
+                if in_one_bin(of, self.types[name]):
                     found[name] = [self._rows - mine[0], *[0] * (len(of) - 2), mine[0]]
                 elif of.kind == "text":
                     by_level = self._level_counts(name, of)
@@ -355,7 +381,7 @@ class DuckTable:
 
     def _conditions(self, name: str, of: Bins) -> list[tuple[str, list[Any]]]:
         x = self._value(name)
-        if "none" in (of.kind, self.types[name].kind) or of.kind == "text":
+        if in_one_bin(of, self.types[name]) or of.kind == "text":
             return [(f"{x} IS NULL", [])]
         if of.kind == "boolean":
             return [(f"NOT {x}", []), (x, [])]
@@ -398,7 +424,7 @@ class DuckTable:
     def _index(self, name: str, of: Bins) -> tuple[str, list[Any]]:
         """The number of the bin, as an expression."""
         x, last = self._value(name), len(of) - 1
-        if "none" in (of.kind, self.types[name].kind):
+        if in_one_bin(of, self.types[name]):
             return f"if({x} IS NULL, {last}, 0)", []
         if of.kind == "text":
             return f"coalesce(list_position(?::VARCHAR[], {x}) - 1, if({x} IS NULL, {last}, {last - 1}))", [list(of.levels)]
@@ -445,8 +471,9 @@ class DuckTable:
         return self._all(sql, parameters)[0]
 
     def close(self) -> None:
-        self._connection.close()
-        shutil.rmtree(self._folder, ignore_errors=True)
+        if self._connection is not None:
+            self._connection.close()
+        self._remove_folder()
 
 
 def _type(duck: str) -> Type:

@@ -16,7 +16,10 @@ from ..columns import (
     decimal_type,
     float_type,
     from_cumulative,
+    in_one_bin,
     integer_type,
+    is_identifier,
+    is_sequence,
     level_bins,
     quantile_bins,
     ranks,
@@ -258,14 +261,29 @@ class SparkTable:
                 step(name)
                 kind = self.types[name].kind if present[name] else "none"
                 if kind == "text":
-                    found[name] = self._levels(name, levels)
+                    found[name] = self._levels(name, present[name], levels)
                 elif kind in ("boolean", "none"):
                     found[name] = Bins(kind)
                 else:
                     some = Values(sample.column(self._own[name]))
+                    if (
+                        self.types[name].is_whole
+                        and some.are_a_sequence()
+                        and (len(some) == finite[name] or self._is_sequence(name, finite[name]))
+                    ):
+                        found[name] = Bins("identifier")
+                        continue
                     edges = order_statistics(some, finite[name], ranks(finite[name], bins), partial(self._look, name))
                     found[name] = quantile_bins(kind, edges)
             return found
+
+    def _is_sequence(self, name: str, count: int) -> bool:
+        """Of all values, where a sample looks like one."""
+        from pyspark.sql import functions as F
+
+        x = self._value(name)
+        distinct, low, high = self._frame.agg(F.count_distinct(x), F.min(x), F.max(x)).first()
+        return is_sequence(count, distinct, int(low), int(high))
 
     def _look(self, name: str, brackets: Sequence[Bracket]) -> list[list[Any]]:
         from pyspark.sql import Window
@@ -291,13 +309,15 @@ class SparkTable:
         values = iter([None if rank < 1 else value for (_, rank), value in zip(wanted, row)])
         return [[next(values) for _ in bracket.ranks] for bracket in brackets]
 
-    def _levels(self, name: str, levels: int) -> Bins:
+    def _levels(self, name: str, present: int, levels: int) -> Bins:
         from pyspark.sql import functions as F
 
         x = self._value(name)
         groups = self._frame.where(x.isNotNull()).groupBy(x.alias("x")).count()
         most = groups.orderBy(F.desc("count"), F.asc("x")).limit(levels + 1).collect()
         distinct = len(most) if len(most) <= levels else groups.count()
+        if is_identifier(present, distinct):
+            return Bins("identifier")
         return level_bins([(row[0], row[1]) for row in most], distinct, levels=levels)
 
     def counts(self, bins: Mapping[str, Bins], pairs: Sequence[Pair], *, step: Callable[[str], None]) -> Counts:
@@ -309,7 +329,7 @@ class SparkTable:
             for name, of in bins.items():
                 step(name)
                 mine = [next(numbers) for _ in conditions[name]]
-                if of.kind == "none" or self.types[name].kind == "none":
+                if in_one_bin(of, self.types[name]):
                     found[name] = [self._rows - mine[0], *[0] * (len(of) - 2), mine[0]]
                 elif of.kind == "text":
                     found[name] = [*mine[1:], self._rows - sum(mine), mine[0]]
@@ -325,7 +345,7 @@ class SparkTable:
 
     def _conditions(self, name: str, of: Bins) -> list[Any]:
         x = self._value(name)
-        if "none" in (of.kind, self.types[name].kind):
+        if in_one_bin(of, self.types[name]):
             return [x.isNull()]
         if of.kind == "text":
             return [x.isNull(), *(x == level for level in self._literals(of.levels))]
@@ -356,7 +376,7 @@ class SparkTable:
         from pyspark.sql import functions as F
 
         x, last = self._value(name), len(of) - 1
-        if "none" in (of.kind, self.types[name].kind):
+        if in_one_bin(of, self.types[name]):
             return F.when(x.isNull(), last).otherwise(0)
         if of.kind == "boolean":
             return F.when(x, 1).when(~x, 0).otherwise(2)
