@@ -130,7 +130,7 @@ def _refuse_what_is_no_array(name: str, x: Any) -> None:
     elif above == 0 and (x is None or isinstance(x, (str, bytes))):
         why = f"is {x!r}: it must be an array of numbers"
     elif inner is None or isinstance(inner, (str, bytes)):
-        why = f"has dtype {np.asarray([inner]).dtype}: use {_DTYPES}"
+        why = f"has dtype {np.asarray([inner]).dtype}: use {DTYPES}"
     elif isinstance(inner, (complex, np.complexfloating)):
         why = "is complex: probabilities are real numbers"
     elif hasattr(inner, "_fields"):
@@ -174,7 +174,7 @@ def _from_large_integers(name: str, x: Any, error: Exception) -> Array:
             made = np.asarray(x, dtype=object)
     if made is None or made.size == 0 or not all(isinstance(v, (int, float, np.integer, np.floating)) for v in made.flat):
         if isinstance(x, np.ndarray):
-            raise TypeError(f"{name} has dtype {x.dtype}: use {_DTYPES}") from None
+            raise TypeError(f"{name} has dtype {x.dtype}: use {DTYPES}") from None
         raise ValueError(f"{name} cannot be read as an array of numbers: {error}") from error
     for v in made.flat:
         if isinstance(v, int) and not isinstance(v, bool) and not is_number(v):
