@@ -246,10 +246,10 @@ def _renyi_gradients(ops: Any, pr: Pair, axes: Any, order: float) -> tuple[Array
     # log(t/q) = -a l - log sum, which have all their digits; elsewhere that may overflow, and log t - log p does as well.
     s, l = _powers(ops, pr, axes, order), pr.log_ratio
     log_t = (s.y - s.top) * s.unit - s.rest
-    t, present, near_l = ops.exp(log_t), s.y > -math.inf, ops.where(s.near, l, 0.0)
-    far_t, far_p, far_q = (ops.where(present & ~s.near, z, 0.0) for z in (log_t, pr.log_p, pr.log_q))
-    t_over_p = ops.where(s.near, (1.0 - order) * near_l - s.log_sum, ops.where(present, far_t - far_p, -ABSENT))
-    t_over_q = ops.where(s.near, -order * near_l - s.log_sum, ops.where(present, far_t - far_q, -ABSENT))
+    t, nothing, near_l = ops.exp(log_t), s.y == -math.inf, ops.where(s.near, l, 0.0)
+    far_t, far_p, far_q = (ops.where(nothing | s.near, 0.0, z) for z in (log_t, pr.log_p, pr.log_q))
+    t_over_p = ops.where(s.near, (1.0 - order) * near_l - s.log_sum, ops.where(nothing, -ABSENT, far_t - far_p))
+    t_over_q = ops.where(s.near, -order * near_l - s.log_sum, ops.where(nothing, -ABSENT, far_t - far_q))
     # The factor goes first: near order 1 it is large, and t - p small.
     factor = order / (order - 1.0)
     to_p = difference(ops, factor * pr.p, factor * t, ops.where(pr.only_p, -ABSENT, t_over_p))
