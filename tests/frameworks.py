@@ -26,6 +26,11 @@ os.environ.setdefault("TORCHINDUCTOR_COMPILE_THREADS", "1")
 # test_transforms_tinygrad covers unrolled loops.
 os.environ.setdefault("PARALLEL", "0")
 os.environ.setdefault("NOOPT", "1")
+# For processes in which XLA's arithmetic is not what is tested: it then compiles small programs in half the time.
+QUICK_XLA = {
+    "XLA_FLAGS": "--xla_backend_optimization_level=0 --xla_llvm_disable_expensive_passes=true --xla_cpu_use_fusion_emitters=false"
+    " --xla_cpu_parallel_codegen_split_count=1"
+}
 if shutil.which("clang") is None:
     os.environ.setdefault("DEV", "PYTHON")  # tinygrad's CPU device needs clang; its interpreter needs nothing but is slow
 

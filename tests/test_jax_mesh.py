@@ -9,6 +9,7 @@ from pathlib import Path
 
 import pytest
 
+from frameworks import QUICK_XLA
 from jax_pairs import ELEMENTWISE, EVERY
 
 SCRIPT = Path(__file__).with_name("jax_mesh_script.py")
@@ -16,8 +17,8 @@ SCRIPT = Path(__file__).with_name("jax_mesh_script.py")
 
 @pytest.fixture(scope="module")
 def on_a_mesh():
-    # Not optimised: what is tested is what goes between devices.
-    flags = "--xla_force_host_platform_device_count=8 --xla_backend_optimization_level=0"
+    # What goes between devices is tested, and not the arithmetic.
+    flags = "--xla_force_host_platform_device_count=8 " + QUICK_XLA["XLA_FLAGS"]
     environment = {**os.environ, "XLA_FLAGS": flags, "JAX_PLATFORMS": "cpu"}
     run = subprocess.run([sys.executable, str(SCRIPT)], capture_output=True, text=True, env=environment, timeout=600)
     assert run.returncode == 0, run.stderr

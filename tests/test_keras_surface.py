@@ -10,14 +10,14 @@ from pathlib import Path
 
 import pytest
 
+from frameworks import QUICK_XLA
+
 BACKENDS = ("tensorflow", "jax", "torch")
 SCRIPT = Path(__file__).parent / "keras_script.py"
 
 
 def _python(backend: str, *arguments: str) -> subprocess.CompletedProcess[str]:
-    # What XLA makes of the arithmetic is tested elsewhere; here it compiles hundreds of small functions, in three quarters of the time.
-    quick = {"XLA_FLAGS": "--xla_backend_optimization_level=0"}
-    environment = {**os.environ, "KERAS_BACKEND": backend, "TF_CPP_MIN_LOG_LEVEL": "3", "JAX_PLATFORMS": "cpu", **quick}
+    environment = {**os.environ, "KERAS_BACKEND": backend, "TF_CPP_MIN_LOG_LEVEL": "3", "JAX_PLATFORMS": "cpu", **QUICK_XLA}
     return subprocess.run([sys.executable, *arguments], capture_output=True, text=True, timeout=900, env=environment)
 
 

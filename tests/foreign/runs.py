@@ -172,7 +172,7 @@ RUNS = {
         ),
     ),
     "jax": Run(
-        {"KERAS_BACKEND": "jax", "JAX_PLATFORMS": "cpu", "XLA_FLAGS": "--xla_backend_optimization_level=0"},
+        {"KERAS_BACKEND": "jax", "JAX_PLATFORMS": "cpu"},
         (
             KERAS._replace(needs=("jax", "tensorflow")),
             Suite("optax", ("losses/_classification_test.py",), "^(Generalized)?KL", _optax, ("jax",)),

@@ -24,6 +24,7 @@ from collections import Counter
 
 import pytest
 from accepted import ACCEPTED
+from frameworks import QUICK_XLA
 from runs import HERE, RUNS, is_selected
 
 
@@ -51,7 +52,7 @@ def test_foreign(name, tmp_path):
     if not suites:
         pytest.skip("needs a framework that --frameworks leaves out")
     environment = {key: value for key, value in os.environ.items() if not key.startswith("PYTEST_")}
-    environment.update(run.environment, FOREIGN_RUN=name, FOREIGN_RESULTS=str(path), PYTEST_DISABLE_PLUGIN_AUTOLOAD="1")
+    environment.update(QUICK_XLA | run.environment, FOREIGN_RUN=name, FOREIGN_RESULTS=str(path), PYTEST_DISABLE_PLUGIN_AUTOLOAD="1")
     environment["PYTHONPATH"] = os.pathsep.join([str(HERE), *filter(None, [os.environ.get("PYTHONPATH")])])
     # Neither our configuration nor our conftest: tests of SciPy come with a conftest of their own.
     options = ["-q", "-c", os.devnull, "--rootdir", str(HERE), "--confcutdir", str(HERE), "-W", "ignore", "--tb", "short"]
