@@ -357,7 +357,8 @@ class TestRefused:
         self.refused("flip.npz", "flip.npz is damaged")
 
     @pytest.mark.parametrize(
-        "odd", [{"data_offsets": ["0", "24"]}, {"shape": ["2", "3"]}, {"shape": [2.0, 3.5]}, {"data_offsets": [False, 24]}, {"dtype": ["F32"]}]
+        "odd",
+        [{"data_offsets": ["0", "24"]}, {"shape": ["2", "3"]}, {"shape": [2.0, 3.5]}, {"data_offsets": [False, 24]}, {"dtype": ["F32"]}],
     )
     def test_headers_of_safetensors_hold_whole_numbers(self, here, odd):
         """Texts and fractions were made whole numbers, and a list for a type ended in a TypeError."""

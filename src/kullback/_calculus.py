@@ -26,6 +26,7 @@ from ._pairs import (
     compute_dtype,
     expm1,
     invalid,
+    is_float32,
     log_quotient,
     pair,
     phi,
@@ -91,20 +92,23 @@ def _jeffreys_gradients(ops: Any, pr: Pair, axes: Any, _: float) -> tuple[Array,
 
 def mixture(ops: Any, p: Array, q: Array, l: Array, w: float) -> tuple[Array, Array, Array]:
     """m, log(m/p), log(m/q), given log(q/p), which is finite."""
+    if w > 0.95:
+        m, m_over_q, m_over_p = mixture(ops, q, p, -l, 1.0 - w)
+        return m, m_over_p, m_over_q
     less = l < 0.0
-    from_p = _log_mixed(ops, ops.where(less, l, 0.0), w)
-    from_q = _log_mixed(ops, -ops.where(less, 0.0, l), 1.0 - w)
+    change = expm1(ops, ops.where(less, l, -l))
+    of_greater = ops.log1p(ops.where(less, w * change, (1.0 - w) * change))
     m = (1.0 - w) * p + w * q
-    return m, ops.where(less, from_p, l + from_q), ops.where(less, from_p - l, from_q)
-
-
-def _log_mixed(ops: Any, l: Array, w: float) -> Array:
-    """log(1 - w + w e^l) for l <= 0."""
-    near = ops.log1p(w * expm1(ops, l))
-    if w < 0.95:
-        return near
-    # Of a small 1 - w, 1 + w expm1(l) would lose the digits.
-    return ops.where(l < -1.0, ops.log((1.0 - w) + w * ops.exp(l)), near)
+    if w >= 0.05:
+        return m, ops.where(less, of_greater, l + of_greater), ops.where(less, of_greater - l, of_greater)
+    # Of a small w, 1 + (1-w) expm1(-l) = w + (1-w) e^-l loses the digits far from 0. As long as w e^l is small, so is log(m/p), and
+    # l + log(m/q) loses them.
+    least = max(w, 2.0**-126 if is_float32(ops, l) else 2.0**-1022)
+    far = l > 1.0
+    m_over_q = ops.where(far, ops.log(least + (1.0 - w) * ops.exp(-ops.where(far, l, 1.0))), ops.where(less, of_greater - l, of_greater))
+    near = (l >= 0.0) & (l < -math.log(least))
+    from_p = ops.log1p(ops.where(near, -w * change * ops.exp(ops.where(near, l, 0.0)), 0.0))
+    return m, ops.where(less, of_greater, ops.where(near, from_p, l + m_over_q)), m_over_q
 
 
 def _js(ops: Any, pr: Pair, axes: Any, w: float) -> Array:
@@ -132,7 +136,10 @@ def skew_slopes(ops: Any, m_over_p: Array, w: float) -> tuple[Array, Array]:
     # r is at most 1/(1-w), which may be large.
     far = m_over_p < -1.0
     excess = ops.where(far, ops.exp(ops.where(far, -m_over_p, 0.0)) - 1.0, expm1(ops, ops.where(far, 0.0, -m_over_p)))
-    return excess, -m_over_p - (1.0 - w) * excess
+    if w >= 0.05:
+        return excess, -m_over_p - (1.0 - w) * excess
+    # Of a small w, both terms are of first order in it, and what they leave of second.
+    return excess, w * excess - phi(ops, -m_over_p)
 
 
 def _skew_gradients(ops: Any, pr: Pair, axes: Any, w: float) -> tuple[Array, Array]:

@@ -207,6 +207,8 @@ def _direction(direction: str, mix: float | None) -> tuple[str, float, bool]:
             f"mix is {mix!r}: it must lie between 0 and 1; at the ends there is nothing to mix: "
             "use direction='forward', KL(teacher‖student), or 'reverse', KL(student‖teacher)"
         )
+    if direction == "js" and mix < 0.5:
+        return "js", float(mix), False  # 1 - mix would round
     return ("js" if direction == "js" else "skew"), 1.0 - float(mix), direction != "reverse_skew"
 
 
