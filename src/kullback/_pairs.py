@@ -296,7 +296,8 @@ def invalid(ops: Any, x: Array, form: str, axes: Any, tolerance: float, *, negat
         top = ops.max(x, axes)
         return ~((top < math.inf) & (top > -math.inf))
     total = ops.sum(ops.exp(x) if form == "log_probs" else x, axes)
-    by_sum = (total <= 1.0 + tolerance) & (total >= 1.0 - tolerance)
+    # Where any sum is accepted, there must be some mass all the same.
+    by_sum = (total <= 1.0 + tolerance) & ((total >= 1.0 - tolerance) if tolerance < 1.0 else (total > 0.0))
     right = (total > 0.0) & (total < math.inf) if form == "counts" else by_sum
     if negative and form != "log_probs":
         right = right & (ops.min(x, axes) >= 0.0)
