@@ -387,3 +387,29 @@ def test_mixtures_with_nearly_all_of_one_side(framework, mixes):
                     _assert_close(value[i], truth, dtype, (kind, mix, row))
                     for slope, derivative in zip(slopes, derivatives):
                         assert oracle.relative_error(slope[i], derivative) <= GRADIENT_BOUND[dtype], (kind, mix, row, slope[i], derivative)
+
+
+def test_formulas_for_accelerators_leave_mixtures_of_nearly_one_side(monkeypatch):
+    """In float32, 1 - 0.999999 is 1.3% off 1e-6, and log(m/p) of a small mix has no digits."""
+    from kullback._ops import jax as jax_ops
+
+    x, y = np.array([[0.3, -1.2, 0.8, 2.0]], np.float32), np.array([[0.4, -1.3, 0.8, 1.9]], np.float32)
+    monkeypatch.setattr(jax_ops, "on_accelerator", lambda x: True)
+    loss = lambda x, y: kl_loss(teacher=x, student=y, direction="skew", mix=1 - 1e-6)  # noqa: E731
+    value, slopes = BY_NAME["jax"].value_and_gradients(loss, x, y)
+    with mp.workdps(60):
+        truth, *derivatives = _mixture_slopes(x[0], y[0], 1 - mp.mpf(1 - 1e-6), "skew")
+    _assert_close(value, truth, np.float32, "skew")
+    for slope, derivative in zip(slopes, derivatives):
+        assert oracle.relative_error(slope[0], derivative) <= GRADIENT_BOUND[np.float32]
+    monkeypatch.setattr(torch_ops, "has_row_kernels", lambda *arrays: True)
+    a, b, every = torch.tensor(x), torch.tensor(y), torch.eye(4)
+    for direction, mix in (("js", 1 - 1e-6), ("skew", 1e-6)):
+        options = {"direction": direction, "mix": mix, "impl": "triton"}
+        for function in (
+            lambda: kl_loss(student=b, teacher=a, **options),  # noqa: B023 (called here)
+            lambda: kl_loss(student=b, teacher=TopK(torch.tensor([[0, 3]]), a.log_softmax(-1)[:, [0, 3]], "renormalize"), **options),  # noqa: B023
+            lambda: linear_kl(hidden=b, weight=every, teacher_logits=a, **options),  # noqa: B023
+        ):
+            with pytest.raises(RuntimeError, match=r"^impl='triton' cannot run: mix lies within 0\.01 of 0 or 1"):
+                function()
