@@ -356,6 +356,16 @@ class TestRefused:
         self.refused("none.kld", "no rows in it")
         self.refused("flip.npz", "flip.npz is damaged")
 
+    @pytest.mark.parametrize(
+        "odd",
+        [{"data_offsets": ["0", "24"]}, {"shape": ["2", "3"]}, {"shape": [2.0, 3.5]}, {"data_offsets": [False, 24]}, {"dtype": ["F32"]}],
+    )
+    def test_headers_of_safetensors_hold_whole_numbers(self, here, odd):
+        """Texts and fractions were made whole numbers, and a list for a type ended in a TypeError."""
+        header = json.dumps({"x": {"dtype": "F32", "shape": [2, 3], "data_offsets": [0, 24]} | odd}).encode()
+        Path("odd.safetensors").write_bytes(len(header).to_bytes(8, "little") + header + np.ones(6, "<f4").tobytes())
+        self.refused("odd.safetensors", "the entry of 'x' in its header is not as .safetensors has it")
+
     def test_what_would_run_is_not_run(self, here):
         class Bomb:
             def __reduce__(self):

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import math
 import re
+import warnings
 
 import jax
 import jax.numpy as jnp
@@ -123,6 +124,36 @@ def test_order_has_no_default():
 def test_prior(prior):
     with pytest.raises(ValueError, match=rf"^prior is {re.escape(repr(prior))}: it must be a .*number ≥ 0 \(pseudo-counts"):
         kb.kl(P, Q, prior=prior)
+
+
+def test_single_rows_of_logits_beside_log_probs():
+    """The fast way for one row took Q for logits, too, and gave 0.12."""
+    raises(
+        ValueError, "q has exponentials that sum to 3.71828, not 1: probabilities? pass form=('logits', 'probs')",
+        kb.kl, np.array([0.0, 0.0]), np.array([1.0, 0.0]), form=("logits", "log_probs"),
+    )  # fmt: skip
+
+
+@pytest.mark.parametrize("form", ["probs", "log_probs"])
+def test_any_sum_but_none(form):
+    """check=False takes any sum. Without any mass Jeffreys of P was 10,000, and KL to a single category inf."""
+    some, none = (np.array([[1.0, 0.0]]), np.zeros((1, 2))) if form == "probs" else (np.zeros((1, 1)), np.full((1, 1), -math.inf))
+    for function in PAIRS:
+        for pair in ((some, none), (none, some)):
+            assert np.isnan(function(*pair, form=form, check=False)).all(), function
+
+
+@pytest.mark.parametrize(("row", "what"), [([0.0, 1.0, math.inf], "holds inf"), ([0.0, 1.0, -math.inf], "holds -inf at category 2")])
+@pytest.mark.parametrize("prior", [0.0, 0.5, 1.0])
+def test_a_prior_beside_infinite_probabilities(row, what, prior):
+    """inf times 0 was NaN, which passes for the caller's own, and one infinity spoilt the categories beside it."""
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        for function, side in ((kb.entropy, "p"), (lambda p, **options: kb.kl(P, p, **options), "q")):
+            with pytest.raises(ValueError, match=f"^{side} {what}: "):
+                function(np.array(row), prior=prior)
+    rows = kb.entropy(np.array([row, [0.0, 0.5, 0.5]]), prior=prior, check=False)
+    assert np.isnan(rows).tolist() == [True, False]
 
 
 def test_prior_and_forms():

@@ -26,6 +26,7 @@ from ._pairs import (
     compute_dtype,
     expm1,
     invalid,
+    is_float32,
     log_quotient,
     pair,
     phi,
@@ -91,20 +92,23 @@ def _jeffreys_gradients(ops: Any, pr: Pair, axes: Any, _: float) -> tuple[Array,
 
 def mixture(ops: Any, p: Array, q: Array, l: Array, w: float) -> tuple[Array, Array, Array]:
     """m, log(m/p), log(m/q), given log(q/p), which is finite."""
+    if w > 0.95:
+        m, m_over_q, m_over_p = mixture(ops, q, p, -l, 1.0 - w)
+        return m, m_over_p, m_over_q
     less = l < 0.0
-    from_p = _log_mixed(ops, ops.where(less, l, 0.0), w)
-    from_q = _log_mixed(ops, -ops.where(less, 0.0, l), 1.0 - w)
+    change = expm1(ops, ops.where(less, l, -l))
+    of_greater = ops.log1p(ops.where(less, w * change, (1.0 - w) * change))
     m = (1.0 - w) * p + w * q
-    return m, ops.where(less, from_p, l + from_q), ops.where(less, from_p - l, from_q)
-
-
-def _log_mixed(ops: Any, l: Array, w: float) -> Array:
-    """log(1 - w + w e^l) for l <= 0."""
-    near = ops.log1p(w * expm1(ops, l))
-    if w < 0.95:
-        return near
-    # Of a small 1 - w, 1 + w expm1(l) would lose the digits.
-    return ops.where(l < -1.0, ops.log((1.0 - w) + w * ops.exp(l)), near)
+    if w >= 0.05:
+        return m, ops.where(less, of_greater, l + of_greater), ops.where(less, of_greater - l, of_greater)
+    # Of a small w, 1 + (1-w) expm1(-l) = w + (1-w) e^-l loses the digits far from 0. As long as w e^l is small, so is log(m/p), and
+    # l + log(m/q) loses them.
+    least = max(w, 2.0**-126 if is_float32(ops, l) else 2.0**-1022)
+    far = l > 1.0
+    m_over_q = ops.where(far, ops.log(least + (1.0 - w) * ops.exp(-ops.where(far, l, 1.0))), ops.where(less, of_greater - l, of_greater))
+    near = (l >= 0.0) & (l < -math.log(least))
+    from_p = ops.log1p(ops.where(near, -w * change * ops.exp(ops.where(near, l, 0.0)), 0.0))
+    return m, ops.where(less, of_greater, ops.where(near, from_p, l + m_over_q)), m_over_q
 
 
 def _js(ops: Any, pr: Pair, axes: Any, w: float) -> Array:
@@ -132,7 +136,10 @@ def skew_slopes(ops: Any, m_over_p: Array, w: float) -> tuple[Array, Array]:
     # r is at most 1/(1-w), which may be large.
     far = m_over_p < -1.0
     excess = ops.where(far, ops.exp(ops.where(far, -m_over_p, 0.0)) - 1.0, expm1(ops, ops.where(far, 0.0, -m_over_p)))
-    return excess, -m_over_p - (1.0 - w) * excess
+    if w >= 0.05:
+        return excess, -m_over_p - (1.0 - w) * excess
+    # Of a small w, both terms are of first order in it, and what they leave of second.
+    return excess, w * excess - phi(ops, -m_over_p)
 
 
 def _skew_gradients(ops: Any, pr: Pair, axes: Any, w: float) -> tuple[Array, Array]:
@@ -421,8 +428,8 @@ def _to_scale(ops: Any, x: Array, to_log: Array, axes: Any) -> Array:
 # Entropy: -sum p log p;  d/d log p = -p (log p + H).
 
 
-def _log_probability(ops: Any, spec: Spec, x: Array, scale: Array | None) -> tuple[Array, Array, Array]:
-    """p, log p (0 where p is absent) and where it is absent. log p near 0 comes from the mass of the others."""
+def _log_probability(ops: Any, spec: Spec, x: Array, scale: Array | None) -> tuple[Array, Array]:
+    """p, and log p (0 where p is absent). log p near 0 comes from the mass of the others."""
     axes = spec.axes
     if spec.forms[0] in LOG_FORMS:
         top, below = scaled_below(ops, x, axes, scale)
@@ -437,28 +444,59 @@ def _log_probability(ops: Any, spec: Spec, x: Array, scale: Array | None) -> tup
     others = ops.sum(ops.where(x == top, 0.0, p), axes)
     near_one = p > 0.5
     log_p = ops.where(near_one, ops.log1p(-ops.where(near_one, others, 0.0)), log_p)
-    return p, ops.where(absent, 0.0, log_p), absent
+    return p, ops.where(absent, 0.0, log_p)
 
 
 def evaluate_entropy(ops: Any, spec: Spec, x: Array, scale: Array | None = None) -> Array:
     out = result_dtype(ops, (x,))
     x, _ = _summable(ops, spec.forms[0], ops.astype(x, compute_dtype(ops, spec, (x,))), spec.axes)
     scale = None if scale is None else ops.astype(scale, x.dtype)
-    p, log_p, _ = _log_probability(ops, spec, x, scale)
+    p, log_p = _log_probability(ops, spec, x, scale)
     bad = invalid(ops, x, spec.forms[0], spec.axes, spec.tolerances[0])
     return ops.astype(ops.where(bad, math.nan, ops.sum(-(p * log_p), spec.axes)), out)
 
 
+def _shares(ops: Any, form: str, x: Array, axes: Any, scale: Array | None) -> tuple[Array, Array]:
+    """p, and where x is absent."""
+    if form not in LOG_FORMS:
+        return x / ops.sum(x, axes), x == 0.0
+    weight = ops.exp(scaled_below(ops, x, axes, scale)[1])
+    return weight / ops.sum(weight, axes), x == -math.inf
+
+
+def _costs(ops: Any, form: str, x: Array, axes: Any, scale: Array | None) -> Array:
+    """-log p, counted from the likeliest category, so that nearly equal categories keep their digits. 0 or inf where x is absent."""
+    if form in LOG_FORMS:
+        return -scaled_below(ops, x, axes, scale)[1]
+    top = ops.stop_gradient(ops.max(x, axes))
+    top = ops.where(top > 0.0, top, 1.0)
+    share = (x - top) / top
+    near = share > -1.0 / 3.0  # XLA's float64 log1p loses two digits around -0.41
+    return -ops.where(near, ops.log1p(ops.where(near, share, 0.0)), log_quotient(ops, ops.where(x == 0.0, top, x), top))
+
+
+def _mean_gradient(ops: Any, form: str, x: Array, p: Array, cost: Array, axes: Any, factor: Array | float) -> Array:
+    """The derivative of the mean cost under P to log p or, of probabilities and counts, to x. A constant in the costs cancels."""
+    present = ops.where(p == 0.0, 0.0, cost)
+    if form in LOG_FORMS:
+        return _balanced(ops, p * centre(ops, p, present, axes), p, axes)
+    return (cost - ops.sum(p * present, axes)) / ops.sum(x, axes) * factor
+
+
 def entropy_gradients(ops: Any, spec: Spec, x: Array, scale: Array | None = None, *, needs: Needs = ALL) -> Slopes:
-    x, factor = _summable(ops, spec.forms[0], ops.astype(x, compute_dtype(ops, spec, (x,))), spec.axes)
+    form, axes = spec.forms[0], spec.axes
+    x, factor = _summable(ops, form, ops.astype(x, compute_dtype(ops, spec, (x,))), axes)
     scale = None if scale is None else ops.astype(scale, x.dtype)
-    p, log_p, _ = _log_probability(ops, spec, x, scale)
-    to_log = -(p * (log_p - ops.sum(p * log_p, spec.axes)))
-    to_x = _to_input(ops, spec.forms[0], x, to_log, p, 0.0, spec.axes, scale, factor)
-    return (to_x,) if scale is None else (to_x, _to_scale(ops, x, to_log, spec.axes))
+    p, absent = _shares(ops, form, x, axes, scale)
+    cost = ops.where(absent, 0.0, _costs(ops, form, x, axes, scale))
+    found = _mean_gradient(ops, form, x, p, cost, axes, factor)
+    if form not in LOG_FORMS:
+        return (ops.where(absent, 0.0, found),)
+    return (found,) if scale is None else (found * scale, _to_scale(ops, x, found, axes))
 
 
-# Cross-entropy: H(P) + KL(P‖Q), two sums of terms >= 0, so nothing cancels, in the value or in its gradient.
+# Cross-entropy: H(P) + KL(P‖Q), two sums of terms >= 0, so nothing cancels in the value. Their derivatives to P cancel where Q is nearly
+# uniform. The derivatives to P are therefore those of the mean of -log q, and those to Q are those of KL.
 
 
 def evaluate_cross_entropy(ops: Any, spec: Spec, x: Array, y: Array, scale: Array | None = None) -> Array:
@@ -469,20 +507,27 @@ def evaluate_cross_entropy(ops: Any, spec: Spec, x: Array, y: Array, scale: Arra
 
 
 def cross_entropy_gradients(ops: Any, spec: Spec, x: Array, y: Array, scale: Array | None = None, *, needs: Needs = ALL) -> Slopes:
+    learns_scale, axes = scale is not None and needs[2], spec.axes
     scales = () if scale is None else (scale,)
-    to_x, to_y, *to_scale = gradients(ops, spec._replace(kind="kl"), x, y, *scales)
+    to_y = None
+    if needs[1] or learns_scale:
+        to_y = gradients(ops, spec._replace(kind="kl"), x, y, *scales, needs=(False, True, False))[1]
+    if not (needs[0] or learns_scale):
+        return (None, to_y, None)[: 2 + len(scales)]
     dtype = compute_dtype(ops, spec, (x, y))
-    x, y = ops.astype(x, dtype), ops.astype(y, dtype)
-    entropy_to_x, *entropy_to_scale = entropy_gradients(ops, spec, x, *scales)
-    to_x = to_x + entropy_to_x
+    (x, factor), (y, _) = (_summable(ops, form, ops.astype(z, dtype), axes) for form, z in zip(spec.forms, (x, y)))
+    scale = None if scale is None else ops.astype(scale, dtype)
+    p, p_absent = _shares(ops, spec.forms[0], x, axes, scale)
+    cost, q_absent = _costs(ops, spec.forms[1], y, axes, scale), _absent(spec, y)
+    # Where only P is there, the value is infinite, and there is no derivative to P.
+    cost = ops.where(q_absent & ~p_absent, math.nan, ops.where(q_absent, 0.0, cost))
+    to_x = _mean_gradient(ops, spec.forms[0], x, p, cost, axes, factor)
     if spec.forms[0] not in LOG_FORMS:
-        # Where p = 0 the infinite parts cancel: d/dp = -log q - H(P, Q).
-        (x, factor), (y, _) = (_summable(ops, form, z, spec.axes) for form, z in zip(spec.forms, (x, y)))
-        _, log_q, q_absent = _log_probability(ops, spec._replace(forms=spec.forms[1:]), y, scale)
-        total = ops.sum(x, spec.axes)
-        cross = -ops.sum(x * log_q, spec.axes) / total
-        to_x = ops.where(x == 0.0, ops.where(q_absent, 0.0, -log_q - cross) / total * factor, to_x)
-    return (to_x, to_y, *(a + b for a, b in zip(to_scale, entropy_to_scale)))
+        to_x = ops.where(p_absent & q_absent, 0.0, to_x)
+    if scale is None:
+        return to_x, to_y
+    to_scale = _to_scale(ops, x, to_x, axes) + _to_scale(ops, y, to_y, axes) / scale if learns_scale else None
+    return to_x * scale, to_y, to_scale
 
 
 # Elementwise, SciPy's meaning: rel_entr = x log(x/y), kl_div = x log(x/y) - x + y;

@@ -316,12 +316,15 @@ def inverse_temperature(ops: Any, temperature: Any, x: Array, axes: tuple[int, .
 def _with_prior(ops: Any, x: Array, form: str, axes: tuple[int, ...], prior: float) -> Array:
     if form in LOG_FORMS:
         raise ValueError(f"prior needs form 'counts' or 'probs', not {form!r}")
+    # Invalid numbers stay as they are, and keep out of the sum, where inf times 0 would be NaN.
+    valid = (x >= 0.0) & (x < math.inf)
+    safe = ops.where(valid, x, 0.0)
     if form == "counts":
-        mixed = x + prior
+        mixed = safe + prior
     else:
-        categories = math.prod(x.shape[axis] for axis in axes)
-        mixed = x * (1.0 - prior) + ops.sum(x, axes) * (prior / categories)
-    return ops.where(x < 0.0, x, mixed)  # what is invalid stays so
+        categories, total = math.prod(x.shape[axis] for axis in axes), ops.sum(safe, axes)
+        mixed = safe * (1.0 - prior) + ops.where(total < math.inf, total, 0.0) * (prior / categories)
+    return ops.where(valid, mixed, x)
 
 
 def _parse_prior(prior: Any, forms: Sequence[str]) -> float:

@@ -51,14 +51,14 @@ ABSENT = 1e4
 LOG_FORMS = ("logits", "log_probs")
 
 
-def _is_float32(ops: Any, x: Array) -> bool:
+def is_float32(ops: Any, x: Array) -> bool:
     return getattr(x, "dtype", None) == ops.float32  # Python's own floats have no dtype
 
 
 def phi_near(ops: Any, x: Array) -> Array:
     """e^x - 1 - x for |x| <= 1, where the direct form cancels."""
     # x^2 (1/2! + x/3! + x^2/4! + ...), cut below half a unit in the last place.
-    last = 11 if _is_float32(ops, x) else 19
+    last = 11 if is_float32(ops, x) else 19
     series = x * (1.0 / math.factorial(last)) + 1.0 / math.factorial(last - 1)
     for n in range(last - 2, 1, -1):
         series = series * x + 1.0 / math.factorial(n)
@@ -164,7 +164,7 @@ def _from_logs(ops: Any, a: Array, b: Array, axes: Any, scale: Array | None) -> 
 
 def _tiny(ops: Any, x: Array) -> tuple[float, float]:
     """Below the first number, quotients may over- or underflow: multiply by the second."""
-    return (2.0**-60, 2.0**90) if _is_float32(ops, x) else (2.0**-500, 2.0**600)
+    return (2.0**-60, 2.0**90) if is_float32(ops, x) else (2.0**-500, 2.0**600)
 
 
 def log_quotient(ops: Any, y: Array, x: Array) -> Array:
@@ -181,7 +181,7 @@ def log_quotient(ops: Any, y: Array, x: Array) -> Array:
 def within_range(ops: Any, top: Array) -> Array:
     """A power of two for numbers of which `top` is the largest: their sum then does not overflow, and neither does a quotient of two sums.
     It is 1 unless they are very large or very small. (XLA would turn a division by `top` into a product with a subnormal number.)"""
-    low, up, high, down = (2.0**-40, 2.0**100, 2.0**60, 2.0**-70) if _is_float32(ops, top) else (2.0**-250, 2.0**750, 2.0**550, 2.0**-400)
+    low, up, high, down = (2.0**-40, 2.0**100, 2.0**60, 2.0**-70) if is_float32(ops, top) else (2.0**-250, 2.0**750, 2.0**550, 2.0**-400)
     return ops.where(top < low, up, ops.where(top > high, down, top * 0.0 + 1.0))
 
 
@@ -189,7 +189,7 @@ def _log1p_remainder(ops: Any, x: Array) -> Array:
     """x - log(1 + x) >= 0 for |x| <= 1/3, where the direct form cancels."""
     if type(x) is float and x == 0.0:
         return 0.0
-    if _is_float32(ops, x):
+    if is_float32(ops, x):
         # x^2 (1/2 - x/3 + x^2/4 - ...): no division, which XLA makes the most expensive step of all.
         terms = [(-1.0) ** n / n for n in range(2, 16)]
         series = x * terms.pop() + terms.pop()
@@ -296,7 +296,8 @@ def invalid(ops: Any, x: Array, form: str, axes: Any, tolerance: float, *, negat
         top = ops.max(x, axes)
         return ~((top < math.inf) & (top > -math.inf))
     total = ops.sum(ops.exp(x) if form == "log_probs" else x, axes)
-    by_sum = (total <= 1.0 + tolerance) & (total >= 1.0 - tolerance)
+    # Where any sum is accepted, there must be some mass all the same.
+    by_sum = (total <= 1.0 + tolerance) & ((total >= 1.0 - tolerance) if tolerance < 1.0 else (total > 0.0))
     right = (total > 0.0) & (total < math.inf) if form == "counts" else by_sum
     if negative and form != "log_probs":
         right = right & (ops.min(x, axes) >= 0.0)

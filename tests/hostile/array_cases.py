@@ -333,29 +333,29 @@ def expectation(case: Case) -> Expected:
     k = exact[0].shape[-1]
     rows = [np.broadcast_to(x, (*batch, k)).reshape(-1, k) for x in exact]
     count = math.prod(batch)
-    weights = np.ones(count)
+    weights, wrong = np.ones(count), np.zeros(count, bool)
     if "weights" in options:
         given = as_numpy(options["weights"]).astype(np.float64)
         weights = np.broadcast_to(given, batch).reshape(-1)
-        if given.size and (np.isnan(given).any() or (given < 0).any()):
+        wrong = ~((weights >= 0) & (weights < math.inf))
+        if not ((given >= 0) & (given < math.inf)).all() and options.get("check") is not False:
             found.error = "weights are numbers from 0"
             return found
     temperatures = np.ones(count)
     if "temperature" in options:
         t = options["temperature"]
-        temperatures = np.broadcast_to(as_numpy(t) if isinstance(t, dict) else t, batch).reshape(-1).astype(np.float64)
+        t = np.asarray(as_numpy(t) if isinstance(t, dict) else t, np.float64)
+        temperatures = np.broadcast_to(t, batch).reshape(-1)
         # One that the dtype rounds to 0 or to infinity, or whose inverse is, cannot be divided by, and may be refused.
-        found.may_fail |= bool(((temperatures < 1 / judge.LARGEST[found.dtype]) | (temperatures > judge.LARGEST[found.dtype])).any())
+        found.may_fail |= bool(((t < 1 / judge.LARGEST[found.dtype]) | (t > judge.LARGEST[found.dtype])).any())
     check = options.get("check")
     values, slack, invalid = [], [], []
     for i in range(count):
-        if math.isinf(weights[i]):
-            # Neither promised nor ruled out.
-            values.append(None), slack.append(0.0), invalid.append(False)
-            found.may_fail = True
-        elif weights[i] == 0:
+        if wrong[i]:
+            values.append(math.nan), slack.append(0.0), invalid.append(False)
+            continue
+        if weights[i] == 0:
             values.append(mp.mpf(0)), slack.append(0.0), invalid.append(False)
-        if math.isinf(weights[i]) or weights[i] == 0:
             continue
         complaints = []
         for x, form, own in zip(rows, forms, dtypes):
@@ -375,7 +375,9 @@ def expectation(case: Case) -> Expected:
             found.may_fail = True
         else:
             value, allowed = _row(function, [x[i] for x in rows], forms, float(temperatures[i]), options, found.dtype, frame)
-            values.append(value), slack.append(allowed), invalid.append(False)
+            # What overflows before its weight is applied may stay infinite.
+            beyond = weights[i] < 1 and mp.isfinite(value) and abs(value) > judge.LARGEST[found.dtype]
+            values.append(None if beyond else value), slack.append(allowed), invalid.append(False)
     if any(invalid) and check is not False:
         # Where nothing may be looked at, the row is NaN.
         if frame.looks:

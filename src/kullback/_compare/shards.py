@@ -312,7 +312,9 @@ def _safetensors(path: Path) -> dict[str, Stored]:
         if name == "__metadata__":
             continue
         try:
-            kind, shape, (begin, end) = entry["dtype"], tuple(map(int, entry["shape"])), map(int, entry["data_offsets"])
+            kind, shape, (begin, end) = entry["dtype"], tuple(entry["shape"]), entry["data_offsets"]
+            if type(kind) is not str or not all(type(n) is int for n in (*shape, begin, end)):
+                raise TypeError
         except (TypeError, KeyError, ValueError):
             raise ReadError(f"{path}: the entry of {name!r} in its header is not as .safetensors has it") from None
         if kind not in _SAFETENSORS:

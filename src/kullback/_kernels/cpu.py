@@ -247,7 +247,7 @@ class _Call:
 def run(evaluate: Callable[..., Array], ops: Any, spec: Any, x: Array, y: Array, scale: Array | None = None) -> Array:
     """One value a row, category axes kept at size 1. `evaluate(ops, spec, x, y, scale)` is the general formula."""
     if x.ndim == 1 and scale is None and has_lanes(spec, scale) and spec.tolerances == (TOLERANCE, TOLERANCE):
-        value = small_kl(x, y, spec.forms[0])
+        value = small_kl(x, y, spec.forms[0]) if spec.forms[0] == spec.forms[1] else None
         if value is not None:
             return np.full(1, value)
     if x.size <= TINY:

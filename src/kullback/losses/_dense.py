@@ -72,7 +72,16 @@ def weights_of_rows(ops: Any, weights: Any, x: Array) -> Array | None:
     return None if weights is None else ops.squeeze(weight_per_row(ops, weights, x, last), last)
 
 
-def takes_few_passes(ops: Any, x: Array, y: Array) -> bool:
+def why_too_one_sided(kind: str, share: float) -> str | None:
+    """Why formulas for accelerators, in float32, do not take this mixture: they would lose the digits of log(m/p), or of 1 - mix."""
+    if kind == "kl" or 0.01 <= share <= 0.99:
+        return None
+    return "mix lies within 0.01 of 0 or 1, where its kernels lose digits"
+
+
+def takes_few_passes(ops: Any, x: Array, y: Array, kind: str, share: float) -> bool:
+    if why_too_one_sided(kind, share) is not None:
+        return False
     return ops.name == "JAX" and x.shape[:-1] == y.shape[:-1] and ops.on_accelerator(x) and ops.float64 not in (x.dtype, y.dtype)
 
 
@@ -92,9 +101,11 @@ def few_passes(
     return reduce_values(ops, values, ops.squeeze(weights, last), reduction)
 
 
-def why_not_fused(ops: Any, student: Array, teacher: Array, temperature: Any) -> str | None:
+def why_not_fused(ops: Any, student: Array, teacher: Array, temperature: Any, kind: str = "kl", share: float = 0.0) -> str | None:
     if ops.has_row_kernels is None:
         return f"its kernels take PyTorch tensors, and these are {ops.name} arrays"
+    if why_too_one_sided(kind, share) is not None:
+        return why_too_one_sided(kind, share)
     if learns(temperature) and not ops.is_constant(temperature):
         return "the temperature learns, which needs its derivative"
     if student.shape[:-1] != teacher.shape[:-1]:

@@ -124,7 +124,7 @@ def kl_loss(
             check_valid(valid, student, teacher, least=1 if group is None else 0)
         if inplace:
             reason = _why_not_in_place(student, teacher, softcap, logit_scale, valid, group)
-            reason = reason or why_not_fused(ops, student, teacher, temperature)
+            reason = reason or why_not_fused(ops, student, teacher, temperature, kind, share)
             if reason is not None or impl == "array":
                 raise RuntimeError(f"inplace=True cannot be: {reason or 'impl is array'}")
         if group is None:
@@ -148,7 +148,7 @@ def _whole(
     first, second = (teacher, student) if teacher_first else (student, teacher)
     if inplace:
         return fused_in_place(ops, first, second, kind, share, temperature, weights, reduction, int(teacher_first))
-    reason = "impl='array' asks for array operations" if impl == "array" else why_not_fused(ops, student, teacher, temperature)
+    reason = "impl='array' asks for array operations" if impl == "array" else why_not_fused(ops, student, teacher, temperature, kind, share)
     if reason is None:
         # The kernels take `valid` as it is: a gradient of the part would be copied into one of the whole.
         return fused(ops, first, second, kind, share, temperature, weights, reduction, valid)
@@ -156,7 +156,7 @@ def _whole(
         raise RuntimeError(f"impl='triton' cannot run: {reason}; impl='auto' falls back")
     if valid is not None:
         first, second = first[..., :valid], second[..., :valid]
-    if impl == "auto" and takes_few_passes(ops, first, second):
+    if impl == "auto" and takes_few_passes(ops, first, second, kind, share):
         return few_passes(ops, first, second, kind, share, temperature, weights, reduction)
     first, second = same_categories(ops, first, second)
     return divergence(
@@ -182,7 +182,7 @@ def _spread(
     if 0 in (student.shape[-1], teacher.shape[-1]):
         # A rank without categories must take part in the same exchanges as the others.
         student, teacher = same_categories(ops, student, teacher)
-    reason = "impl='array' asks for array operations" if impl == "array" else why_not_fused(ops, student, teacher, temperature)
+    reason = "impl='array' asks for array operations" if impl == "array" else why_not_fused(ops, student, teacher, temperature, kind, share)
     if impl == "triton" and reason is not None:
         raise RuntimeError(f"impl='triton' cannot run: {reason}; impl='auto' falls back")
     if reason is not None:
@@ -207,6 +207,8 @@ def _direction(direction: str, mix: float | None) -> tuple[str, float, bool]:
             f"mix is {mix!r}: it must lie between 0 and 1; at the ends there is nothing to mix: "
             "use direction='forward', KL(teacher‖student), or 'reverse', KL(student‖teacher)"
         )
+    if direction == "js" and mix < 0.5:
+        return "js", float(mix), False  # 1 - mix would round
     return ("js" if direction == "js" else "skew"), 1.0 - float(mix), direction != "reverse_skew"
 
 

@@ -15,7 +15,7 @@ from .._forms import float_arrays, is_number, places, shown
 from .._ops import Array, common_ops
 from .._reduce import reduce_values
 from . import _parallel
-from ._dense import formula_of, weights_of_rows, why_not_fused
+from ._dense import formula_of, weights_of_rows, why_not_fused, why_too_one_sided
 from ._scaling import capped, check_valid
 
 Kind = tuple[str, float, bool]  # of divergence, the weight of its second argument in the mixture, and whether the teacher comes first
@@ -113,7 +113,7 @@ def why_no_kernel(tail: str, kind: Kind, group: Any) -> str | None:
         return "tail='uniform' has a kernel for direction='forward' only"
     if tail == "uniform" and group is not None:
         return "tail='uniform' has no kernel for slices of a vocabulary"
-    return None
+    return why_too_one_sided(*kind[:2])
 
 
 def known(ops: Any, top: TopK, like: Array, batch: Any, size: Any, weights: Array | None) -> tuple[Array, Array]:
