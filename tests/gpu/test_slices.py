@@ -194,6 +194,47 @@ def test_finite_numbers_that_stand_for_absent_categories(dtype, mask, side):
         close(student.grad[:, masked], gradient[:, masked], dtype)
 
 
+@pytest.mark.parametrize("direction", DIRECTIONS)
+@pytest.mark.parametrize(
+    ("dtype", "mask", "temperature"), [(torch.bfloat16, -1e9, 0.9), (torch.float16, -65504.0, 2.0), (torch.float32, -1e9, 2.0)], ids=str
+)
+def test_rows_that_a_finite_number_masks_everywhere(dtype, mask, temperature, direction):
+    """Such a row is uniform. Half precision gave wrong numbers without a word. float32 gave wrong gradients, or NaN."""
+    student, teacher = logits(4, 150, 0.5, dtype)
+    teacher[[0, 2, 3]] = mask
+    student[[1, 2]] = mask
+    student[3, 40:] = mask
+    exact = student.double().requires_grad_()
+    truth = reference(exact, teacher, direction, temperature)
+    (gradient,) = torch.autograd.grad(truth.sum(), exact)
+    given = options(direction) | {"student": student, "teacher": teacher, "temperature": temperature}
+    truth = truth.detach()
+    for reduction, right in (("sum", truth.sum()), ("none", truth)):  # value and gradient at once, or one after the other
+        learns = student.clone().requires_grad_()
+        value = kl_loss(reduction=reduction, **{**given, "student": learns})
+        torch.testing.assert_close(value.detach().double(), right, rtol=1e-5, atol=1e-7)  # atol: two equal rows
+        value.sum().backward()
+        rows = [0, 1, 3]
+        close(learns.grad[rows], gradient[rows], dtype)
+        assert learns.grad[2].abs().max() <= 1e-7
+
+
+@pytest.mark.parametrize("direction", DIRECTIONS)
+def test_one_side_far_below_the_other(direction):
+    """Lanes beyond the end of a row gave NaN, where Q's logits lay 90 and more below P's."""
+    student, teacher = logits(2, 150, 0.5, torch.float32)
+    low, high = student - 200, teacher
+    for s, t in ((low, high), (high, low)):
+        exact = s.double().requires_grad_()
+        truth = reference(exact, t, direction).sum()
+        truth.backward()
+        s = s.clone().requires_grad_()
+        value = kl_loss(student=s, teacher=t, reduction="sum", **options(direction))
+        torch.testing.assert_close(value.detach().double(), truth.detach(), rtol=1e-5, atol=0)
+        value.backward()
+        close(s.grad, exact.grad, torch.float32)
+
+
 def test_a_category_that_only_q_lacks_is_infinite_however_small_p_is():
     """As in array operations: e⁻³⁰⁰ is 0 in float32, which must not become NaN or 0 on the way. One of a slice, and all of one."""
     for absent in (slice(3, 4), slice(128, 256)):

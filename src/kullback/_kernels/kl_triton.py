@@ -19,11 +19,12 @@ from .slices_triton import COLUMNS, PerRow, add_two, finish, layout, normalisers
 
 
 @triton.jit
-def far_terms(a, b, unit, at_a, log_a, at_b, log_b, apart, rest, EXACT: tl.constexpr):
+def far_terms(a, b, unit, at_a, log_a, at_b, log_b, apart, rest):
     """p φ(v) and q − p of whatever a and b: far from v = 0, where v + φ(v) cancels, and where p may be too small for p eᵛ, with q from its
-    own normaliser. Where only q is absent, the divergence is infinite, however small p is."""
+    own normaliser. Where only q is absent, the divergence is infinite, however small p is. Numbers of half precision may be so far apart
+    that their difference rounds."""
     # Half of v: all of it may be beyond float32 where a finite number stands for −inf. NaN, where both are absent, becomes a number.
-    half = tl.maximum(_ratio(a, b, 0.5 * unit, 0.5 * apart, 0.5 * rest, EXACT), -3e38)
+    half = tl.maximum(_ratio(a, b, 0.5 * unit, 0.5 * apart, 0.5 * rest, EXACT=False), -3e38)
     far = tl.abs(half) >= 30.0
     v = tl.where(far, 0.0, 2.0 * half)
     p = _exp2(_fma(a, unit, -at_a) - log_a)
@@ -59,7 +60,7 @@ def kl_kernel(
         SLICES, FIRST, SECOND, GROUP, BLOCK,
     )  # fmt: skip
     if SECOND:
-        log_a, valid, apart, rest, shift, less, ordinary = ratios(at_a, sum_a, at_b, sum_b, lowest_a, lowest_b, unit, factor)
+        log_a, valid, apart, rest, shift, less, ordinary = ratios(at_a, sum_a, at_b, sum_b, lowest_a, lowest_b, unit, factor, EXACT)
         target = gradient + row * g_row
         # Each number is read before its place is written to: the gradient may take the memory of the logits.
         value = tl.zeros([BLOCK // GROUP], tl.float32)
@@ -102,7 +103,7 @@ def kl_kernel(
             for start in range(end, high, BLOCK):
                 a = _load(x, row, start + lane, tl.minimum(VALID_X, high), x_row, x_column)
                 b = _load(y, row, start + lane, tl.minimum(VALID_Y, high), y_row, y_column)
-                term, difference = far_terms(a, b, unit, at_a, log_a, at_b, log_b, apart, rest, EXACT)
+                term, difference = far_terms(a, b, unit, at_a, log_a, at_b, log_b, apart, rest)
                 far_value += _summed(term, GROUP)
                 far_excess += _summed(difference, GROUP)
                 # A row of weight 0 may hold anything.

@@ -36,7 +36,7 @@ from .math_triton import (
     _three_sum,
     _wide,
 )
-from .slices_triton import STEP, PerRow, add_two, registers, steps, two_sums
+from .slices_triton import EXACT_WITHIN, STEP, PerRow, add_two, registers, steps, two_sums
 
 # Columns a slice, at most; fewer, down to the least, where there would be fewer programs than this.
 _WIDEST, _NARROWEST, _PROGRAMS = (4 * STEP, STEP, 8) if INTERPRETED else (32768, 8192, 8192)
@@ -102,9 +102,12 @@ def slices_kernel(
     uneven = part + LN2 * mean
     # How much of S is due to c: all but KL. NaN fails every test.
     of_c = uneven / total
+    known = of_c > -0.99  # c may be so far off that nothing is left of the difference of both
     of_c = tl.where(tl.abs(of_c) < 0.1, of_c * of_c * (0.5 - of_c * (1.0 / 3.0 - 0.25 * of_c)), of_c - tl.log(1.0 + of_c))
     ordinary = (of_c < 0.75 * (part / total)) | (part < 1e-20 * total)
-    ordinary = ordinary & (total > 1e-18) & (total < 1e18) & (part < 1e18) & (high <= COMMON)
+    ordinary = ordinary & known & (total > 1e-18) & (total < 1e18) & (part < 1e18) & (high <= COMMON)
+    if EXACT:
+        ordinary = ordinary & (tl.abs(c) < EXACT_WITHIN)
     fine = (_lowest(least_a, GROUP) * unit - at > -100.0) & (_lowest(least_b, GROUP) > -INF)
     ordinary = ordinary & (tl.min(fine.to(tl.int32), 0) == 1)
     rest = 0.0
@@ -121,7 +124,7 @@ def slices_kernel(
         for start in range(low, high, BLOCK):
             a = _load(x, row, start + lane, tl.minimum(VALID_X, high), x_row, x_column)
             b = _load(y, row, start + lane, tl.minimum(VALID_Y, high), y_row, y_column)
-            term, difference = far_terms(a, b, unit, at, log_a, at_b, log_b, c, rest, EXACT)
+            term, difference = far_terms(a, b, unit, at, log_a, at_b, log_b, c, rest)
             pieces += _summed(term, GROUP)
             differences += _summed(difference, GROUP)
         uneven, part = tl.reduce((differences, pieces), 0, add_two)
@@ -147,6 +150,12 @@ def _phi64(v):
     # eᵛ − 1 − v in float64.
     near = v * v * (0.5 + v * (1.0 / 6.0 + v * (1.0 / 24.0 + v * (1.0 / 120.0 + v * (1.0 / 720.0)))))
     return tl.where(tl.abs(v) < 1e-2, near, tl.exp(v) - 1.0 - v)
+
+
+@triton.jit
+def _near(pivot):
+    # Few digits, so that half-precision logits less the pivot are exact; but all of those of a large one, which is that far off otherwise.
+    return tl.where(tl.abs(pivot) < 8192.0, pivot.to(tl.bfloat16).to(tl.float32), pivot)
 
 
 @triton.jit
@@ -186,11 +195,10 @@ def join_kernel(
     inside = row < N
     scale = tl.full([ROWS], scales, tl.float32) if scale_row is None else tl.load(scales + row * scale_row, mask=inside, other=1.0)
     unit = (scale * LOG2E).to(tl.float64)
-    # Few digits, so that logits less these, half-precision ones, are still exact.
     log_p = top_p + tl.log(sum_p) / LN2
     log_q = top_q + tl.log(sum_q) / LN2
-    pivot_a = (log_p / unit).to(tl.float32).to(tl.bfloat16).to(tl.float32)
-    pivot_b = (log_q / unit).to(tl.float32).to(tl.bfloat16).to(tl.float32)
+    pivot_a = _near((log_p / unit).to(tl.float32))
+    pivot_b = _near((log_q / unit).to(tl.float32))
     log_a = log_p - pivot_a.to(tl.float64) * unit
     log_b = log_q - pivot_b.to(tl.float64) * unit
     tl.store(out + row, kl, mask=inside)

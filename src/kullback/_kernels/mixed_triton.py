@@ -90,11 +90,14 @@ def _values(
     a = _wide(block_a)
     v = _ratio(a, _wide(block_b), unit, apart, rest, EXACT)
     p = _exp2(_fma(a, unit, -shift))
-    if here is not None:
-        p = tl.where(here, p, 0.0)
     slope, e, log_m = _slope(v, w, b1, b2, b3, b4, b5, b6, KIND, OF_Q)
     value = p * _term(v, e, log_m, w, a1, a2, a3, a4, a5, a6, KIND)
-    return _summed(value, GROUP), _summed((p * e if OF_Q else p) * slope, GROUP)
+    total = (p * e if OF_Q else p) * slope
+    if here is not None:
+        # Beyond the row eᵛ may be infinite. A p of 0 would not do.
+        value = tl.where(here, value, 0.0)
+        total = tl.where(here, total, 0.0)
+    return _summed(value, GROUP), _summed(total, GROUP)
 
 
 @triton.jit
@@ -110,12 +113,12 @@ def _slopes(
 
 
 @triton.jit
-def _far_terms(a, b, unit, at_a, log_a, at_b, log_b, apart, rest, w, KIND: tl.constexpr, OF_Q: tl.constexpr, EXACT: tl.constexpr):
+def _far_terms(a, b, unit, at_a, log_a, at_b, log_b, apart, rest, w, KIND: tl.constexpr, OF_Q: tl.constexpr):
     """p A(v), y and B(v) of whatever a and b."""
     p = _exp2(_fma(a, unit, -at_a) - log_a)
     q = _exp2(_fma(b, unit, -at_b) - log_b)
     # Where p is absent any large number does; both absent would be NaN.
-    v = tl.where(a == -INF, 80.0, LN2 * _ratio(a, b, unit, apart, rest, EXACT))
+    v = tl.where(a == -INF, 80.0, LN2 * _ratio(a, b, unit, apart, rest, EXACT=False))
     if KIND == 0:
         # Where only q is absent it is infinite, however small p is.
         value = tl.where((b == -INF) & (a != -INF), INF, _bregman(p, q, v))
@@ -149,7 +152,7 @@ def mixed_kernel(
         x, y, words, own_words, pivots, row, piece, low, high, end, unit, VALID_X, VALID_Y, x_row, x_column, y_row, y_column, COUNT,
         SLICES, FIRST, SECOND or THIRD, GROUP, BLOCK,
     )  # fmt: skip
-    log_a, valid, apart, rest, shift, less, ordinary = ratios(at_a, sum_a, at_b, sum_b, lowest_a, lowest_b, unit, factor)
+    log_a, valid, apart, rest, shift, less, ordinary = ratios(at_a, sum_a, at_b, sum_b, lowest_a, lowest_b, unit, factor, EXACT)
     log_b = tl.log2(sum_b)
     end = tl.where(ordinary, end, low)
     twofold = low + (end - low) // (2 * BLOCK) * (2 * BLOCK)
@@ -193,7 +196,7 @@ def mixed_kernel(
             for start in range(end, high, BLOCK):
                 a = _load(x, row, start + lane, tl.minimum(VALID_X, high), x_row, x_column)
                 b = _load(y, row, start + lane, tl.minimum(VALID_Y, high), y_row, y_column)
-                term, of_side, slope = _far_terms(a, b, unit, at_a, log_a, at_b, log_b, apart, rest, w, KIND, OF_Q, EXACT)
+                term, of_side, slope = _far_terms(a, b, unit, at_a, log_a, at_b, log_b, apart, rest, w, KIND, OF_Q)
                 far_value += term
                 far_total += tl.where(of_side > 0.0, of_side * slope, 0.0)
             found += tl.sum(far_value, 0)
@@ -233,7 +236,7 @@ def mixed_kernel(
             for start in range(end, high, BLOCK):
                 a = _load(x, row, start + lane, tl.minimum(VALID_X, high), x_row, x_column)
                 b = _load(y, row, start + lane, tl.minimum(VALID_Y, high), y_row, y_column)
-                term, of_side, slope = _far_terms(a, b, unit, at_a, log_a, at_b, log_b, apart, rest, w, KIND, OF_Q, EXACT)
+                term, of_side, slope = _far_terms(a, b, unit, at_a, log_a, at_b, log_b, apart, rest, w, KIND, OF_Q)
                 # A row of weight 0 may hold anything.
                 g = tl.where(factor == 0.0, 0.0, of_side * (slope - mean) * factor)
                 tl.store(target + start + lane, g.to(gradient.dtype.element_ty), mask=start + lane < tl.minimum(VALID, high))

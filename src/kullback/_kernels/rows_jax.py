@@ -91,6 +91,8 @@ class Row(NamedTuple):
 
     top_a: Any
     top_b: Any
+    origin_a: Any
+    origin_b: Any
     between: Any
     inverse_a: Any
     inverse_b: Any
@@ -101,6 +103,14 @@ def _valid(top_a: Any, top_b: Any) -> tuple[Any, Any]:
     """NaN for both where either row is no distribution: it has no mass at all, or +inf."""
     good = (jnp.abs(top_a) < jnp.inf) & (jnp.abs(top_b) < jnp.inf)
     return jax.lax.stop_gradient(jnp.where(good, top_a, jnp.nan)), jax.lax.stop_gradient(jnp.where(good, top_b, jnp.nan))
+
+
+def _or_zero(tops: tuple[Any, Any], lowest: float) -> tuple[Any, Any]:
+    """Pivots for bfloat16: 0 on both sides where both lie between this bound and 40. Differences of logits near 0 are exact, but logits
+    near 0 less another pivot round."""
+    near = jnp.minimum(*tops) >= lowest
+    near = near & (jnp.maximum(*tops) <= 40.0)
+    return jnp.where(near, 0.0, tops[0]), jnp.where(near, 0.0, tops[1])
 
 
 def _wide(x: Any, y: Any, keep: Any) -> tuple[Any, Any]:
@@ -116,7 +126,7 @@ def _wide(x: Any, y: Any, keep: Any) -> tuple[Any, Any]:
 def _after_the_largest(x: Any, y: Any, keep: Any) -> Masses:
     """Two passes of little arithmetic."""
     a, b = _wide(x, y, keep)
-    tops = _valid(jnp.max(a, -1, keepdims=True), jnp.max(b, -1, keepdims=True))
+    tops = _or_zero(_valid(jnp.max(a, -1, keepdims=True), jnp.max(b, -1, keepdims=True)), -1.0)
     mass_a, mass_b = _sum(jnp.exp(a - tops[0])), _sum(jnp.exp(b - tops[1]))
     return Masses(*tops, mass_a, mass_b, jnp.log(mass_b / mass_a))
 
@@ -127,6 +137,7 @@ def _from_the_first(x: Any, y: Any, keep: Any) -> Masses:
     own_x, own_y = _apart((x, y))
     a, b = _wide(own_x, own_y, keep)
     first = tuple(jax.lax.stop_gradient(jnp.where(jnp.abs(z[..., :1]) < 1e30, z[..., :1], 0.0)) for z in (a, b))
+    first = _or_zero(first, -8.0)
     mass_a, mass_b = _sum(jnp.exp(a - first[0])), _sum(jnp.exp(b - first[1]))
     good = jnp.all((mass_a < 1e30) & (mass_b < 1e30) & (mass_a > 1e-30) & (mass_b > 1e-30))
     found = Masses(first[0], first[1], mass_a, mass_b, jnp.log(mass_b / mass_a))
@@ -144,34 +155,49 @@ def _masses(a: Any, b: Any, scale: Any, *, exact: bool) -> Masses:
     tops = _valid(jnp.max(a, -1, keepdims=True), jnp.max(b, -1, keepdims=True))
     first = _apart(tops)
     second = _apart(first)
-    third = _apart(second)
+    third, origins = _apart((second, _origins(tops)))
     mass_a, mass_b = _sum(jnp.exp((a - first[0]) * scale)), _sum(jnp.exp((b - second[1]) * scale))
-    d = _log_ratio(a, b, third[0], third[1], third[1] - third[0], 0.0, scale, exact=exact)
+    d = _log_ratio(a, b, *third, *origins, 0.0, scale, exact=exact)
     change = _sum(_difference(jnp.exp((a - third[0]) * scale), jnp.exp((b - third[1]) * scale), d))
     x = change / mass_a
     near = jnp.abs(x) < 0.5
     return Masses(*tops, mass_a, mass_b, jnp.where(near, jnp.log1p(jnp.where(near, x, 0.0)), jnp.log(mass_b / mass_a)))
 
 
-def _log_ratio(a: Any, b: Any, top_a: Any, top_b: Any, between: Any, r: Any, scale: Any, *, exact: bool) -> Any:
+def _origins(tops: tuple[Any, Any]) -> tuple[Any, Any, Any]:
+    """What both sides' half-precision logits are taken relative to before their difference is, and what is left between the largest. It is
+    nothing, and the difference exact, unless a large finite number masks one of the rows everywhere."""
+    far = jnp.abs(tops[1] - tops[0]) > 512.0
+    origin_a, origin_b = (jnp.where(far, top, 0.0) for top in tops)
+    return origin_a, origin_b, jnp.where(far, 0.0, tops[1] - tops[0])
+
+
+def _log_ratio(
+    a: Any, b: Any, top_a: Any, top_b: Any, origin_a: Any, origin_b: Any, between: Any, r: Any, scale: Any, *, exact: bool
+) -> Any:  # fmt: skip
     """log(q/p), from logits relative to their largest: a constant added to one side must cancel before it rounds anything. Differences of
     half-precision numbers are exact; those of float32 carry their rounding error."""
     if exact:
-        v = ((b - a) - between) * scale - r
+        v = _scaled(((b - origin_b) - (a - origin_a)) - between, a - top_a, scale) - r
     else:
         below_a, error_a = _two_diff(a, top_a)
         below_b, error_b = _two_diff(b, top_b)
         d, error = _two_diff(below_b, below_a)
-        v = (d * scale - r) + (error + (error_b - error_a)) * scale
-    # Where p is absent any large number does (times 0); both absent would be NaN.
-    return jnp.where(a == -jnp.inf, 80.0, v)
+        v = (_scaled(d, below_a, scale) - r) + (error + (error_b - error_a)) * scale
+    # From 80 on, and where p is absent, p v is nothing beside q. Both absent would be NaN.
+    return jnp.where(v < 80.0, v, 80.0)
+
+
+def _scaled(d: Any, below_a: Any, scale: Any) -> Any:
+    # The multiple of a difference of large finite numbers may overflow. Where p is 0 the difference itself does as well: p v is 0.
+    return jnp.where(below_a * scale < -110.0, d, d * scale)
 
 
 def _terms(a: Any, b: Any, scale: Any, exact: bool, row: Row) -> tuple[Any, Any, Any]:
     """p, q and log(q/p)."""
     p = jnp.exp((a - row.top_a) * scale) * row.inverse_a
     q = jnp.exp((b - row.top_b) * scale) * row.inverse_b
-    return p, q, _log_ratio(a, b, row.top_a, row.top_b, row.between, row.log_ratio, scale, exact=exact)
+    return p, q, _log_ratio(a, b, row.top_a, row.top_b, row.origin_a, row.origin_b, row.between, row.log_ratio, scale, exact=exact)
 
 
 class Result(NamedTuple):
@@ -232,17 +258,14 @@ class Call(NamedTuple):
 def _value_and_slopes(call: Call, x: Any, y: Any, scale: Any, keep: Any, needs: tuple[bool, ...]) -> tuple[Any, tuple[Any, Any]]:
     a, b = _wide(x, y, keep)
     masses = NORMALISERS[call.normalisers](x, y, keep) if call.normalisers else _masses(a, b, scale, exact=call.half)
-    m = masses
-    between, log_ratio = m.top_b - m.top_a, m.log_ratio
+    m, log_ratio = masses, masses.log_ratio
+    origins = _origins((m.top_a, m.top_b))
     if call.normalisers:
-        # A logarithm is off by ε of itself, which would be more than ε where the pivots are no good: a step of Newton's. Then what is to be
-        # taken off all differences of logits, and its rounding error.
-        r = log_ratio
-        rest = m.mass_b / m.mass_a * jnp.exp(-r) - 1.0
-        total = between + r
-        part = total - between
-        between, log_ratio = total, ((between - (total - part)) + (r - part)) + jnp.where(jnp.abs(rest) < 1e-3, rest, 0.0)
-    latest = Row(m.top_a, m.top_b, between, 1.0 / m.mass_a, 1.0 / m.mass_b, log_ratio)
+        # A logarithm is off by ε of itself, which would be more than ε where the pivots are no good: a step of Newton's.
+        origins = m.top_a, m.top_b, log_ratio
+        rest = m.mass_b / m.mass_a * jnp.exp(-log_ratio) - 1.0
+        log_ratio = jnp.where(jnp.abs(rest) < 1e-3, rest, 0.0)
+    latest = Row(m.top_a, m.top_b, *origins, 1.0 / m.mass_a, 1.0 / m.mass_b, log_ratio)
 
     def fresh() -> tuple[Any, Any, Any]:
         nonlocal latest

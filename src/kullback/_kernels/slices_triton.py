@@ -41,6 +41,13 @@ COLUMNS = 512 if INTERPRETED else 8192
 # some of them have found); rows of one launch, which the second axis of its grid has room for.
 _AT_ONCE, _ROWS = 64 if ATOMICS_ANSWER_ALL.value else 32, 65535
 
+# Differences of half-precision logits are exact while the two normalisers are less than this apart, in base 2: a row that a large finite
+# number masks everywhere may be at -65504 and more.
+EXACT_WITHIN = tl.constexpr(512.0)
+
+# The lowest pivot, in base 2. Its own rounding, 64, stays an ordinary power of 2.
+LOWEST = tl.constexpr(-(2.0**31))
+
 # One number a row, on the device, and their stride; or one for all of them, and None.
 PerRow = tuple[Any, int | None]
 
@@ -73,10 +80,9 @@ def _largest(x, row, low, high, VALID, x_row, x_column, BLOCK: tl.constexpr):
 @triton.jit
 def two_sums(x, y, row, low, high, VALID_X, VALID_Y, x_row, x_column, y_row, y_column, unit, BLOCK: tl.constexpr):
     """What the exponentials of a slice are relative to, and their sum, of either side: with the largest as pivot, nothing overflows. A
-    slice of numbers that stand for −inf, below −1e9, is one of nothing: their multiples may be −inf, or round by more than float32 has
-    powers of 2."""
-    at_a = tl.maximum(_pivot(_largest(x, row, low, high, VALID_X, x_row, x_column, BLOCK)) * unit, -1e9)
-    at_b = tl.maximum(_pivot(_largest(y, row, low, high, VALID_Y, y_row, y_column, BLOCK)) * unit, -1e9)
+    slice whose logits all lie below LOWEST counts as empty: their multiples may be −inf, or round by more than float32 has powers of 2."""
+    at_a = tl.maximum(_pivot(_largest(x, row, low, high, VALID_X, x_row, x_column, BLOCK)) * unit, LOWEST)
+    at_b = tl.maximum(_pivot(_largest(y, row, low, high, VALID_Y, y_row, y_column, BLOCK)) * unit, LOWEST)
     lanes_a, lanes_b = _sums(x, y, row, low, high, VALID_X, VALID_Y, x_row, x_column, y_row, y_column, at_a, at_b, unit, BLOCK)
     return at_a, tl.sum(lanes_a, 0), at_b, tl.sum(lanes_b, 0)
 
@@ -231,7 +237,7 @@ def place(V, COMMON, WIDTH, FIRST_ROW, upstream, upstream_row, scales, scale_row
 
 
 @triton.jit
-def ratios(at_a, sum_a, at_b, sum_b, lowest_a, lowest_b, unit, factor):
+def ratios(at_a, sum_a, at_b, sum_b, lowest_a, lowest_b, unit, factor, EXACT: tl.constexpr):
     """From the normalisers: log2 of P's sum; is the row two distributions? log2 of their ratio, and of what p is multiplied by, each with
     what rounding took from it; and may this slice take the formulas for ordinary logits?"""
     log_a = tl.log2(sum_a)
@@ -242,6 +248,8 @@ def ratios(at_a, sum_a, at_b, sum_b, lowest_a, lowest_b, unit, factor):
     # rounding took from the shift, which gradients lack, is little. NaN fails this too.
     fine = (lowest_a * unit - shift > -100.0) & (lowest_b * unit - (at_b + (log_a + gain)) > -100.0)
     ordinary = (tl.min(fine.to(tl.int32), 0) == 1) & (factor > 0.0) & (factor < 1e8) & (tl.abs(less) < 1e-5)
+    if EXACT:
+        ordinary = ordinary & (tl.abs(apart) < EXACT_WITHIN)
     return log_a, tl.abs(gain) < INF, apart, rest, shift, less, ordinary
 
 
