@@ -294,7 +294,8 @@ def check_temperature(temperature: Any, dtype: str = "float64") -> None:
     if not 0 < temperature < math.inf:
         raise ValueError(f"temperature is {shown(temperature)}: it must be positive and finite")
     least, most = _TEMPERATURES[dtype]
-    if not least < temperature <= most:
+    # NumPy's float32 would cast the bounds to float32, and an int may be larger than any float.
+    if not least < (temperature if isinstance(temperature, int) else float(temperature)) <= most:
         raise ValueError(
             f"temperature is {shown(temperature)}, and {dtype} logits can only be divided by numbers between {least:.3g} and {most:.3g}"
         )

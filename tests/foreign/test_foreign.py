@@ -24,8 +24,9 @@ from collections import Counter
 
 import pytest
 from accepted import ACCEPTED
-from frameworks import QUICK_XLA
 from runs import HERE, RUNS, is_selected
+
+from frameworks import QUICK_XLA
 
 
 def judge(packages, records, accepted):
