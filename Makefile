@@ -4,8 +4,9 @@ BIN := .venv/bin
 export KULLBACK_TEST_FRAMEWORKS
 READY := .venv/ready$(addprefix -,$(KULLBACK_TEST_FRAMEWORKS))
 # Bytecode is written even where the environment forbids it, as many containers do. The tests start dozens of processes, and
-# compiling its modules is half the time it takes to import a framework.
-PYTEST = PYTHONDONTWRITEBYTECODE= OMP_WAIT_POLICY=passive OPENBLAS_NUM_THREADS=1 $(BIN)/python -m pytest -n 2 --dist worksteal
+# compiling its modules is half the time it takes to import a framework. Two arenas keep glibc from holding memory for each thread that
+# ever compiled something.
+PYTEST = PYTHONDONTWRITEBYTECODE= OMP_WAIT_POLICY=passive OPENBLAS_NUM_THREADS=1 MALLOC_ARENA_MAX=2 $(BIN)/python -m pytest -n 2 --dist worksteal
 
 .PHONY: test check check-fast compiler browser docs benchmarks fuzz clean
 

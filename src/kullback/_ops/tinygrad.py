@@ -235,7 +235,8 @@ def pad_last(x: Any, count: int, value: float) -> Any:
 
 
 def take_last(x: Any, at: Any) -> Any:
-    return x.gather(-1, at)
+    # Computed first: fused into the gather, a long formula makes tinygrad's compiler give up ("infinite loop in graph_rewrite").
+    return x.contiguous().gather(-1, at)
 
 
 def put_last(x: Any, at: Any, value: Any) -> Any:
