@@ -26,7 +26,7 @@ import kullback as kb
 FIXED = 20261119
 DRAWN = int(os.environ.get("KULLBACK_HOSTILE_SEED") or random.SystemRandom().getrandbits(32))
 FOLDER = Path(__file__).resolve().parents[2] / "build" / "fuzz"
-# Cases of each kind in each half. Together they take half a minute of CPU time. JAX and tinygrad, which compile each, are left to `make fuzz`.
+# Cases of each kind in each half. Together they take half a minute of CPU time. `make fuzz` has JAX and tinygrad, which compile each.
 CASES = {
     "arrays, NumPy": 800, "arrays, PyTorch": 600, "arrays, TensorFlow": 80, "losses, NumPy": 400, "losses, PyTorch": 300,
     "odd arguments": 300, "files": 150, "tables": 40,
