@@ -235,6 +235,21 @@ def test_one_side_far_below_the_other(direction):
         close(s.grad, exact.grad, torch.float32)
 
 
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16], ids=str)
+def test_the_lowest_number_where_p_has_little(dtype):
+    """KL was inf for 1e30, and its gradient NaN: log2(q/p) is beyond float32, and log(q/p) is not."""
+    student, teacher = logits(2, 150, 0.5, dtype)
+    teacher[:, 40:50], student[:, 40:50] = torch.finfo(dtype).min, -20.0
+    exact = student.double().requires_grad_()
+    truth = reference(exact, teacher, "reverse").sum()
+    truth.backward()
+    assert 1e27 < truth < 1e32
+    value = kl_loss(student=student.requires_grad_(), teacher=teacher, reduction="sum", **options("reverse"))
+    torch.testing.assert_close(value.detach().double(), truth.detach(), rtol=1e-5, atol=0)
+    value.backward()
+    close(student.grad, exact.grad, dtype)
+
+
 def test_a_category_that_only_q_lacks_is_infinite_however_small_p_is():
     """As in array operations: e⁻³⁰⁰ is 0 in float32, which must not become NaN or 0 on the way. One of a slice, and all of one."""
     for absent in (slice(3, 4), slice(128, 256)):

@@ -118,7 +118,8 @@ def _far_terms(a, b, unit, at_a, log_a, at_b, log_b, apart, rest, w, KIND: tl.co
     p = _exp2(_fma(a, unit, -at_a) - log_a)
     q = _exp2(_fma(b, unit, -at_b) - log_b)
     # Where p is absent any large number does; both absent would be NaN.
-    v = tl.where(a == -INF, 80.0, LN2 * _ratio(a, b, unit, apart, rest, EXACT=False))
+    # In base 2, all of v may be beyond float32 where a finite number stands for −inf.
+    v = tl.where(a == -INF, 80.0, (2.0 * LN2) * _ratio(a, b, 0.5 * unit, 0.5 * apart, 0.5 * rest, EXACT=False))
     if KIND == 0:
         # Where only q is absent it is infinite, however small p is.
         value = tl.where((b == -INF) & (a != -INF), INF, _bregman(p, q, v))

@@ -91,9 +91,7 @@ class Row(NamedTuple):
 
     top_a: Any
     top_b: Any
-    origin_a: Any
-    origin_b: Any
-    between: Any
+    origins: Any
     inverse_a: Any
     inverse_b: Any
     log_ratio: Any
@@ -157,7 +155,7 @@ def _masses(a: Any, b: Any, scale: Any, *, exact: bool) -> Masses:
     second = _apart(first)
     third, origins = _apart((second, _origins(tops)))
     mass_a, mass_b = _sum(jnp.exp((a - first[0]) * scale)), _sum(jnp.exp((b - second[1]) * scale))
-    d = _log_ratio(a, b, *third, *origins, 0.0, scale, exact=exact)
+    d = _log_ratio(a, b, third, origins, 0.0, scale, exact=exact)
     change = _sum(_difference(jnp.exp((a - third[0]) * scale), jnp.exp((b - third[1]) * scale), d))
     x = change / mass_a
     near = jnp.abs(x) < 0.5
@@ -172,12 +170,12 @@ def _origins(tops: tuple[Any, Any]) -> tuple[Any, Any, Any]:
     return origin_a, origin_b, jnp.where(far, 0.0, tops[1] - tops[0])
 
 
-def _log_ratio(
-    a: Any, b: Any, top_a: Any, top_b: Any, origin_a: Any, origin_b: Any, between: Any, r: Any, scale: Any, *, exact: bool
-) -> Any:  # fmt: skip
+def _log_ratio(a: Any, b: Any, tops: Any, origins: Any, r: Any, scale: Any, *, exact: bool) -> Any:
     """log(q/p), from logits relative to their largest: a constant added to one side must cancel before it rounds anything. Differences of
     half-precision numbers are exact; those of float32 carry their rounding error."""
+    top_a, top_b = tops
     if exact:
+        origin_a, origin_b, between = origins
         v = _scaled(((b - origin_b) - (a - origin_a)) - between, a - top_a, scale) - r
     else:
         below_a, error_a = _two_diff(a, top_a)
@@ -197,7 +195,7 @@ def _terms(a: Any, b: Any, scale: Any, exact: bool, row: Row) -> tuple[Any, Any,
     """p, q and log(q/p)."""
     p = jnp.exp((a - row.top_a) * scale) * row.inverse_a
     q = jnp.exp((b - row.top_b) * scale) * row.inverse_b
-    return p, q, _log_ratio(a, b, row.top_a, row.top_b, row.origin_a, row.origin_b, row.between, row.log_ratio, scale, exact=exact)
+    return p, q, _log_ratio(a, b, (row.top_a, row.top_b), row.origins, row.log_ratio, scale, exact=exact)
 
 
 class Result(NamedTuple):
@@ -265,7 +263,7 @@ def _value_and_slopes(call: Call, x: Any, y: Any, scale: Any, keep: Any, needs: 
         origins = m.top_a, m.top_b, log_ratio
         rest = m.mass_b / m.mass_a * jnp.exp(-log_ratio) - 1.0
         log_ratio = jnp.where(jnp.abs(rest) < 1e-3, rest, 0.0)
-    latest = Row(m.top_a, m.top_b, *origins, 1.0 / m.mass_a, 1.0 / m.mass_b, log_ratio)
+    latest = Row(m.top_a, m.top_b, origins, 1.0 / m.mass_a, 1.0 / m.mass_b, log_ratio)
 
     def fresh() -> tuple[Any, Any, Any]:
         nonlocal latest
