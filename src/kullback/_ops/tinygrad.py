@@ -235,7 +235,8 @@ def pad_last(x: Any, count: int, value: float) -> Any:
 
 
 def take_last(x: Any, at: Any) -> Any:
-    return x.gather(-1, at)
+    # Within one kernel, tinygrad rewrites the gather and all that leads to x as a whole, and gives up on a long formula.
+    return x.contiguous().gather(-1, at)
 
 
 def put_last(x: Any, at: Any, value: Any) -> Any:
