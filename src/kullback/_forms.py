@@ -294,7 +294,7 @@ def check_temperature(temperature: Any, dtype: str = "float64") -> None:
     if not 0 < temperature < math.inf:
         raise ValueError(f"temperature is {shown(temperature)}: it must be positive and finite")
     least, most = _TEMPERATURES[dtype]
-    if not least < temperature <= most:
+    if not least < float(temperature) <= most:  # NumPy's float32 warns beside numbers beyond it
         raise ValueError(
             f"temperature is {shown(temperature)}, and {dtype} logits can only be divided by numbers between {least:.3g} and {most:.3g}"
         )
