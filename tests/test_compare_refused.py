@@ -356,6 +356,13 @@ class TestRefused:
         self.refused("none.kld", "no rows in it")
         self.refused("flip.npz", "flip.npz is damaged")
 
+    def test_versions_of_npy_that_do_not_exist(self, here):
+        """Version 255 was read as if it were 2."""
+        data = bytearray(Path("p.npy").read_bytes())
+        header = data[10 : 10 + int.from_bytes(data[8:10], "little")]
+        Path("odd.npy").write_bytes(data[:6] + b"\xff\0" + len(header).to_bytes(4, "little") + header + data[10 + len(header) :])
+        self.refused("odd.npy", "odd.npy is no .npy array, or its header is cut short or damaged (there is no version 255.0)")
+
     @pytest.mark.parametrize(
         "odd",
         [{"data_offsets": ["0", "24"]}, {"shape": ["2", "3"]}, {"shape": [2.0, 3.5]}, {"data_offsets": [False, 24]}, {"dtype": ["F32"]}],

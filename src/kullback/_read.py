@@ -251,6 +251,8 @@ def npy_header(file: IO[bytes], path: Path, what: str = "") -> tuple[tuple[int, 
     """Shape, Fortran order and type of a .npy file, which is then at its first number. `what` names an array within an archive."""
     try:
         version = np.lib.format.read_magic(file)
+        if version not in ((1, 0), (2, 0), (3, 0)):
+            raise ValueError(f"there is no version {version[0]}.{version[1]}")
         read = np.lib.format.read_array_header_1_0 if version == (1, 0) else np.lib.format.read_array_header_2_0
         shape, fortran, dtype = read(file)
     except (OSError, MemoryError):

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import math
 import os
+import shutil
 from functools import cache
 from typing import Any
 
@@ -253,6 +254,8 @@ class Tinygrad(Frame):
     def array(self, values, layout):
         for name, value in (("PARALLEL", "0"), ("NOOPT", "1")):
             os.environ.setdefault(name, value)
+        if shutil.which("clang") is None:
+            os.environ.setdefault("DEV", "PYTHON")  # tinygrad's own interpreter
         from tinygrad import Tensor
 
         return Tensor(values).realize()
