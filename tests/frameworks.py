@@ -159,7 +159,7 @@ class TorchCompiled(Torch):
 
 
 def quicken_inductor() -> None:
-    """Inductor fills the tables of a singleton anew for each operation that it compiles, which is half of its time. Here it does so once."""
+    """Inductor fills the tables of a singleton anew for each operation, which is half of its time. Here it fills them once."""
     from torch._inductor import dtype_propagation, utils
 
     handler = dtype_propagation.DtypePropagationOpsHandler

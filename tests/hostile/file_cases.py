@@ -200,7 +200,7 @@ def _zip_field(data, side, where, offset, value):
 
 def _safetensors_header(data, side, header, length):
     text = header.encode()
-    return struct.pack("<Q", len(text) if length is None else length) + text + numbers(side).tobytes()
+    return struct.pack("<Q", (len(text) if length is None else length) % 2**64) + text + numbers(side).tobytes()
 
 
 def _llama_field(data, side, place, value):
