@@ -429,9 +429,12 @@ def test_counts_and_weights_that_make_no_distribution_give_nan():
 def test_objects_with_nan_of_every_library_and_mixtures_of_them():
     nan = torch.tensor(NAN)
     weights, parts = torch.tensor([0.5, 0.5]), td.Normal(torch.tensor([0.0, NAN]), 1.0, validate_args=False)
+    unknown = td.Categorical(torch.tensor([0.5, NAN]), validate_args=False)
     for p, q in (
         (td.Normal(nan, 1.0, validate_args=False), td.StudentT(3.0)),
         (td.MixtureSameFamily(td.Categorical(weights), parts, validate_args=False), td.Normal(0.0, 1.0)),
+        # Regression: weights of NaN counted as equal weights.
+        (td.MixtureSameFamily(unknown, td.Normal(torch.tensor([0.0, 1.0]), 1.0), validate_args=False), td.Normal(0.0, 1.0)),
         (td.TransformedDistribution(td.StudentT(3.0), [td.AffineTransform(nan, 1.0)]), td.Normal(0.0, 1.0)),
         (td.Independent(td.Normal(torch.tensor([0.0, NAN]), 1.0, validate_args=False), 1), td.Independent(td.StudentT(torch.ones(2)), 1)),
         (numpyro.Normal(NAN, 1.0, validate_args=False), numpyro.StudentT(3.0)),

@@ -120,6 +120,8 @@ def test_batches_of_directions_and_of_uniforms_count(d, linalg, constant):
     truth = [np.log(k + 1.0) - k / (k + 1.0) for k in (2.0, 1.0)]
     np.testing.assert_allclose(kb.kl(power, flat), np.tile(truth, (5, 1)).T, rtol=FLOAT32)
     assert kb.kl(power, five).shape == (2, 5)
+    with pytest.raises(ValueError, match=r"the batch of p has shape \(4,\): they do not broadcast"):
+        kb.kl(d.SphericalUniform(3, batch_shape=[4]), many)
 
 
 def test_every_parameter_of_every_pair_counts_in_the_shape():
@@ -415,6 +417,7 @@ calls = {{
     "rel_entr": lambda: kb.rel_entr(p, q), "entropy": lambda: kb.entropy(p), "kl": lambda: kb.kl(p, q),
     "weighted": lambda: kb.kl([[0.5, 0.5]], [[0.5, 0.5]], weights=p), "surface": lambda: surface.kl_divergence(p, q),
     "Bernoulli": lambda: kb.kl(D.Bernoulli(p), D.Bernoulli(q)), "Poisson": lambda: kb.kl(D.Poisson(p), D.Poisson(q)),
+    "traced": lambda: tf.function(kb.rel_entr, autograph=False)(p, q),
 }}
 for name, call in calls.items():
     try:

@@ -11,6 +11,7 @@ import re
 import warnings
 
 import jax
+import jax.experimental.sparse
 import jax.numpy as jnp
 import numpy as np
 import pandas as pd
@@ -297,6 +298,11 @@ def test_what_is_no_array_is_named_in_one_sentence():
         *((f"{name} {sparse}", lambda f=f: f(half.to_sparse())) for name, f in (("p", kb.entropy), ("x", lambda v: kb.rel_entr(v, v)))),
         *((f"{name} {nested}", lambda f=f: f(rows)) for name, f in (("p", kb.entropy), ("p", lambda v: kb.kl(v, v)))),
         ("p is a sparse matrix (csr_matrix): pass p.toarray()", lambda: kb.kl(scipy.sparse.csr_matrix([[0.5, 0.5]]), half)),
+        ("p is sparse (BCOO): pass p.todense()", lambda: kb.entropy(jax.experimental.sparse.BCOO.fromdense(jnp.ones((1, 2)) / 2))),
+        (f"p {dense} sparse: pass tf.sparse.to_dense(...) of it", lambda: kb.entropy(tf.sparse.from_dense([[0.5, 0.5]]))),
+        (f"p {dense} ragged: pass .to_tensor() of it", lambda: kb.entropy(tf.ragged.constant([[1.0], [0.5, 0.5]]))),
+        ("p is a set: it must be an array of numbers", lambda: kb.entropy({0.5})),
+        ("q is a generator: it must be an array of numbers", lambda: kb.kl(half, (0.5 for _ in half))),
         (f"q {stack}", lambda: kb.kl(half, [half, half])),
         (f"p {stack}", lambda: kb.kl([half[0], half[1]], half)),
         (f"prior is {huge}", lambda: kb.kl([1, 2], [3, 4], form="counts", prior=10**400)),

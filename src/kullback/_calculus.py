@@ -101,8 +101,8 @@ def mixture(ops: Any, p: Array, q: Array, l: Array, w: float) -> tuple[Array, Ar
     m = (1.0 - w) * p + w * q
     if w >= 0.05:
         return m, ops.where(less, of_greater, l + of_greater), ops.where(less, of_greater - l, of_greater)
-    # Of a small w, 1 + (1-w) expm1(-l) = w + (1-w) e^-l loses the digits far from 0. As long as w e^l is small, so is log(m/p), and
-    # l + log(m/q) loses them.
+    # For a small w, 1 + (1-w) expm1(-l) loses digits far from l = 0, where w + (1-w) e^-l keeps them. While w e^l is small, log(m/p) is
+    # small as well, and l + log(m/q) cancels.
     least = max(w, 2.0**-126 if is_float32(ops, l) else 2.0**-1022)
     far = l > 1.0
     m_over_q = ops.where(far, ops.log(least + (1.0 - w) * ops.exp(-ops.where(far, l, 1.0))), ops.where(less, of_greater - l, of_greater))
@@ -138,7 +138,7 @@ def skew_slopes(ops: Any, m_over_p: Array, w: float) -> tuple[Array, Array]:
     excess = ops.where(far, ops.exp(ops.where(far, -m_over_p, 0.0)) - 1.0, expm1(ops, ops.where(far, 0.0, -m_over_p)))
     if w >= 0.05:
         return excess, -m_over_p - (1.0 - w) * excess
-    # Of a small w, both terms are of first order in it, and what they leave of second.
+    # For a small w, both terms are of first order in w, and their difference is of second order: it would cancel.
     return excess, w * excess - phi(ops, -m_over_p)
 
 
@@ -153,8 +153,8 @@ def _skew_gradients(ops: Any, pr: Pair, axes: Any, w: float) -> tuple[Array, Arr
 
 
 class _Powers(NamedTuple):
-    """Of p^a q^g: its logarithm divided by `unit`, y; the largest y of the row; log(sum p^a q^g) less that largest logarithm; and, where
-    `near`, log(sum p^a q^g) itself, close to 0."""
+    """The powers p^a q^g of a row. `y` is their logarithm divided by `unit`, and `top` the largest y. `rest` is log(sum p^a q^g) less
+    top * unit. `log_sum` is log(sum p^a q^g) itself, where that is `near` 0."""
 
     unit: float
     y: Array
@@ -181,7 +181,7 @@ def _excess(ops: Any, p: Array, q: Array, l: Array, only_p: Array, log_power: Ar
     l = ops.where(l > ABSENT, ABSENT, l)  # p has underflown there
     h = g * l
     far = (h > 1.0) | only_p
-    # What is as large as e^20 is only known to be large.
+    # Powers above e^20 count as e^20: a sum that large is taken from the logarithms.
     small = log_power < 20.0
     power = ops.where(small, ops.exp(ops.where(small, log_power, 0.0)) - p * (1.0 + h), math.exp(20.0))
     second_order = ops.where(far, power, p * phi(ops, ops.where(far, 0.0, h))) - g * bregman(ops, p, q, l)
@@ -325,7 +325,7 @@ def _evaluate_on_host(ops: Any, fields: Any, draft: Array | None, *arrays: Array
 
 
 def _summable(ops: Any, form: str, x: Array, axes: Any) -> tuple[Array, Array | float]:
-    """Counts times a power of two, and that power: their sum would overflow, or the quotient of two sums. Other forms are what they are."""
+    """Counts times a power of two, and that power, so that neither their sum nor a quotient of sums overflows. Other forms: as given."""
     if form != "counts":
         return x, 1.0
     factor = ops.stop_gradient(within_range(ops, ops.max(x, axes)))
@@ -335,7 +335,9 @@ def _summable(ops: Any, form: str, x: Array, axes: Any) -> tuple[Array, Array | 
 def _evaluate(ops: Any, spec: Spec, x: Array, y: Array, scale: Array | None = None) -> Array:
     out = result_dtype(ops, (x, y))
     dtype = compute_dtype(ops, spec, (x, y))
-    x, y = (_summable(ops, form, ops.astype(z, dtype), spec.axes)[0] for form, z in zip(spec.forms, (x, y)))
+    x, y = ops.astype(x, dtype), ops.astype(y, dtype)
+    if "counts" in spec.forms:
+        x, y = (_summable(ops, form, z, spec.axes)[0] for form, z in zip(spec.forms, (x, y)))
     scale = None if scale is None else ops.astype(scale, dtype)
     value = KINDS[spec.kind].value(ops, pair(ops, spec, x, y, scale), spec.axes, spec.parameter)
     bad = None
@@ -371,7 +373,7 @@ def _gradients(ops: Any, spec: Spec, x: Array, y: Array, scale: Array | None, ne
     p, q, log_p, log_q, log_ratio = textbook(ops, spec, x, y, scale)
     unit = exact.unit if scale is None else 4.0 * scale
     ratio = log_ratio / unit
-    # Of a category without any mass, what p is multiplied by may be as large as floats go: its multiples overflow.
+    # Where p is 0, log(q/p) may be near the largest float, and its multiples would overflow.
     centred = ops.where(exact.p == 0.0, 0.0, exact.centred)
     both = exact._replace(
         p=p,
@@ -411,7 +413,7 @@ def _balanced(ops: Any, to_log: Array, normalised: Array, axes: Any) -> Array:
 def _to_input(
     ops: Any, form: str, x: Array, to_log: Array, normalised: Array, at_zero: Any, axes: Any, scale: Array | None, factor: Array | float
 ) -> Array:
-    """From d/d log p to d/d the array given: logits x scale, or probabilities that are divided by their sum, as counts x factor are."""
+    """From d/d log p to d/d the array given: logits, which `scale` multiplies; probabilities; or counts, which `factor` multiplies."""
     if form in LOG_FORMS:
         return to_log if scale is None else to_log * scale
     absent = x == 0.0
@@ -502,7 +504,7 @@ def entropy_gradients(ops: Any, spec: Spec, x: Array, scale: Array | None = None
 def evaluate_cross_entropy(ops: Any, spec: Spec, x: Array, y: Array, scale: Array | None = None) -> Array:
     scales = () if scale is None else (scale,)
     kl = evaluate(ops, spec._replace(kind="kl"), x, y, *scales)
-    # In the dtype of both: of a float32 P beside a float64 Q the entropy needs the digits, too.
+    # In the dtype of both: the entropy of a float32 P needs the digits of a float64 Q, too.
     return kl + evaluate_entropy(ops, spec, ops.astype(x, kl.dtype), *scales)
 
 

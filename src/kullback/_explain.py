@@ -225,7 +225,7 @@ def _terms(x: Floats, y: Floats, forms: Any, base: Any, prior: Any, temperature:
     unit = 1.0 if base is None else math.log(base)
     with np.errstate(all="ignore"):
         pr = pair(inputs.ops, inputs.spec("kl"), inputs.arrays[0], inputs.arrays[1], inputs.scale)
-        # Of logits as large as floats go, log(p/q) may overflow, and its products with p and q do not.
+        # Where logits are near the largest float, log(p/q) may overflow, but its products with p and q do not.
         ratio = np.where(pr.log_ratio == 0.0, 0.0, -pr.ratio) / unit
         log_ratio = np.where(pr.only_p, np.inf, np.where(pr.only_q, -np.inf, ratio * pr.unit))
         terms_pq = np.where(pr.only_p, np.inf, np.where(pr.only_q, 0.0, pr.p * pr.unit * ratio))

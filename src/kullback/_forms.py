@@ -119,7 +119,7 @@ def align(named: Sequence[tuple[str, Any]], forms: Sequence[str]) -> tuple[list[
 
 
 def _refuse_what_is_no_array(name: str, x: Any) -> None:
-    """Says in our own words what each framework would say in others."""
+    """One sentence for all frameworks about arguments that no framework reads as an array of numbers."""
     why, inner, above = None, x, 0
     while isinstance(inner, (list, tuple)) and len(inner) > 0 and not hasattr(inner, "_fields"):
         inner, above = inner[0], above + 1
@@ -144,7 +144,7 @@ def _refuse_what_is_no_array(name: str, x: Any) -> None:
 
 
 def _as_float_array(ops: Any, name: str, x: Any, like: Any) -> Array:
-    # Of an array of NumPy no more is asked: torch.compile cannot follow that.
+    # Plain NumPy arrays skip these questions, which torch.compile cannot follow.
     if (
         isinstance(x, np.ma.MaskedArray)
         or not (isinstance(x, np.ndarray) or hasattr(x, "dtype"))
@@ -169,6 +169,10 @@ def _as_float_array(ops: Any, name: str, x: Any, like: Any) -> Array:
 def _from_large_integers(name: str, x: Any, error: Exception) -> Array:
     """Integers that a framework's own integers cannot hold, as float64; anything else is an error, in the words of the framework."""
     made: Any = None
+    if hasattr(x, "todense"):
+        raise TypeError(f"{name} is sparse ({type(x).__name__}): pass {name}.todense()") from None
+    if not hasattr(x, "dtype") and not isinstance(x, (list, tuple, int)):
+        raise TypeError(f"{name} is a {type(x).__name__}: it must be an array of numbers") from None
     if not hasattr(x, "dtype") or (isinstance(x, np.ndarray) and x.dtype == object):
         with contextlib.suppress(ValueError):
             made = np.asarray(x, dtype=object)
@@ -183,7 +187,7 @@ def _from_large_integers(name: str, x: Any, error: Exception) -> Array:
 
 
 def places(ops: Any, name: str, x: Any, like: Array) -> Array:
-    """Integers that say which categories are meant."""
+    """An array of category numbers, checked."""
     _refuse_what_is_no_array(name, x)
     try:
         at = ops.indices(x, like)
@@ -201,7 +205,7 @@ def float_arrays(ops: Any, named: Sequence[tuple[str, Any]]) -> list[Array]:
 
 
 def widest_of(ops: Any, arrays: Sequence[Array]) -> Array:
-    """The array whose dtype the result has, for what joins arrays of one shape."""
+    """The array whose dtype the result will have."""
     return next((x for x in arrays if x.dtype == ops.float64), arrays[0])
 
 
@@ -272,7 +276,7 @@ def weight_per_row(ops: Any, weights: Any, x: Array, axes: tuple[int, ...], chec
 
 
 def judged_weights(ops: Any, weights: Array, check: bool | None = None) -> Array:
-    """Weights below 0, of inf and of NaN raise where they can be looked at, and become NaN elsewhere."""
+    """Weights that are negative, infinite or NaN raise where values can be looked at, and become NaN elsewhere."""
     if check is False or not (ops.can_look(weights) if check else ops.may_look(weights)):
         return ops.where((weights >= 0.0) & (weights < math.inf), weights, math.nan)
     found = np.asarray(ops.to_numpy(weights))
@@ -284,7 +288,7 @@ def judged_weights(ops: Any, weights: Array, check: bool | None = None) -> Array
     return weights
 
 
-# A temperature must lie above the one and be at most the other: the inverse of a subnormal number may be infinite.
+# A temperature must be above the first bound and at most the second: the inverse of a subnormal number may be infinite.
 _TEMPERATURES = {"float64": (2.0**-1022, 2.0**1023), "float32": (2.0**-126, 2.0**127)}
 
 
@@ -361,10 +365,11 @@ def prepare(
         # Here rather than behind: gradients are then added up in float32 and rounded once. NumPy's are cast block by block.
         arrays = [ops.astype(x, ops.float32) if ops.is_half(x) else x for x in arrays]
 
-    for name, x in zip(names, arrays):
-        if not has_rank(x):
-            raise ValueError(f"the number of axes of {name} is unknown: state it with tf.ensure_shape")
-    ndim = max(len(x.shape) for x in arrays)
+    try:
+        ndim = max(len(x.shape) for x in arrays)
+    except ValueError:  # from TensorFlow
+        name = next(name for name, x in zip(names, arrays) if not has_rank(x))
+        raise ValueError(f"the number of axes of {name} is unknown: state it with tf.ensure_shape") from None
     if ndim == 0:
         raise ValueError(f"{names[0]} is a single number: a distribution needs an axis of categories")
     narrow = False

@@ -54,7 +54,7 @@ def _looked_into(text: str) -> Iterator[str]:
 
 
 def stamp(path: str | os.PathLike[str]) -> tuple[int, ...]:
-    """What changes when the file does; () if there is none."""
+    """The identity, size and time of a file, which differ after a change; () if there is no such file."""
     try:
         found = os.stat(path)
     except OSError:

@@ -142,3 +142,19 @@ def test_valid(direction):
             (2 * loss).backward()
             assert (student.grad[:, 150:] == 0).all()
             assert (student.grad[:, :150].double() - 2 * slope).norm() <= 1e-5 * (2 * slope).norm()
+
+
+@pytest.mark.skipif(DEVICE == "cpu", reason="CUDA graphs need a GPU")
+def test_padding_inside_a_cuda_graph():
+    # A regression: the search for logits beside the padding waited for the GPU, which aborts a capture.
+    student, teacher = _logits()
+    padded = torch.cat([teacher, torch.full_like(teacher[:, :8], -math.inf)], 1)
+    expected = kl_loss(student, padded)
+    graph = torch.cuda.CUDAGraph()
+    with torch.cuda.graph(graph):
+        loss = kl_loss(student, padded)
+    graph.replay()
+    torch.testing.assert_close(loss, expected)
+    padded[0, -1] = 0.0  # no padding any more
+    graph.replay()
+    assert loss.isnan()

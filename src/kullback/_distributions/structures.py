@@ -11,7 +11,7 @@ from typing import Any
 
 import numpy as np
 
-from .._forms import float_arrays
+from .._forms import float_arrays, has_rank, must_broadcast
 from .._ops import Array, common_ops
 from .families import (
     Expanded,
@@ -69,8 +69,10 @@ def _masked(kl: KL, p: Any, q: Any) -> Array:
 def _expanded(kl: KL, p: Any, q: Any) -> Array:
     value = kl(*(x.base if isinstance(x, Expanded) else x for x in (p, q)))
     ops = common_ops([("p", value)])
-    for x in (p, q):
+    for name, x in (("p", p), ("q", q)):
         if isinstance(x, Expanded) and x.batch_shape:
+            if has_rank(value):
+                must_broadcast([value.shape, x.batch_shape], ("the KL without expanded batches", f"the batch of {name}"), "they")
             shape = ops.asarray(np.zeros(x.batch_shape, np.float32), value)
             value, _ = ops.broadcast([value, shape])
     return value

@@ -61,6 +61,8 @@ class Ops(Protocol):
         An error where the framework is in a mode in which the formulas would be wrong. Need not be there.
     has_symbolic_sizes()
         Are sizes symbols here, which should not be compared? Need not be there.
+    is_capturing()
+        Is a graph of the accelerator being captured, which waiting for a value would abort? Need not be there.
     host_view(x)
         x as a NumPy array on the same memory, or None where a framework must do the work itself.
     constant_view(x), from_view(v, like)

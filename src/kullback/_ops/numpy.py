@@ -78,7 +78,7 @@ def astype(x: Any, dtype: Any) -> Any:
 def asarray(x: Any, like: Any) -> Any:
     """NumPy arrays keep their dtype; lists and numbers take that of the array they accompany."""
     if isinstance(x, np.ndarray):
-        x = x if type(x) is np.ndarray else np.asarray(x)  # of np.matrix, products are other products
+        x = x if type(x) is np.ndarray else np.asarray(x)  # for np.matrix, * is the matrix product
         return x if x.dtype.isnative else x.astype(x.dtype.newbyteorder("="))
     made = np.asarray(x)
     if like is None or made.dtype.kind not in "fiub" or isinstance(x, np.generic):

@@ -27,8 +27,10 @@ _this = sys.modules[__name__]
 
 
 def check_mode() -> None:
-    """An error in TensorFlow 1's graphs: `==` compares identities there, and the formulas compare numbers with 0."""
-    if not tf.Tensor._USE_EQUALITY or not (tf.executing_eagerly() or tf.compat.v1.get_default_graph().building_function):
+    """An error in TensorFlow 1's graphs, and in any `tf.function` called there: `==` compares identities, and the formulas compare numbers
+    with 0."""
+    in_graph = not tf.executing_eagerly() and not tf.compat.v1.get_default_graph().building_function
+    if in_graph or not (tf.Tensor._USE_EQUALITY and tf.compat.v1.executing_eagerly_outside_functions()):
         raise NotImplementedError(
             "kullback does not work in graphs of TensorFlow 1, where == compares tensors by identity: call it eagerly or in a tf.function, "
             "and leave out tf.compat.v1.disable_v2_behavior()"
@@ -83,6 +85,10 @@ def rows_like(v: Any, x: Any, axes: Any) -> Any:
 
 
 def asarray(x: Any, like: Any) -> Any:
+    if isinstance(x, tf.RaggedTensor):
+        raise TypeError("it is ragged: pass .to_tensor() of it, and weights of 0 for the padding")
+    if isinstance(x, tf.SparseTensor):
+        raise TypeError("it is sparse: pass tf.sparse.to_dense(...) of it")
     if tf.is_tensor(x) or isinstance(x, tf.Variable):
         return tf.convert_to_tensor(x)
     if like is not None and like.dtype.is_floating and isinstance(x, (int, float, list, tuple)):

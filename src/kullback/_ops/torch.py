@@ -70,7 +70,7 @@ def astype(x: Any, dtype: Any) -> Any:
 
 
 def why_not_dense(x: Any) -> str | None:
-    """What a tensor is whose numbers do not lie in memory one by one, and what makes one of it that is dense."""
+    """Which kind of tensor this is, and how to make it dense; None if it is dense."""
     if x.is_nested:
         return "a nested tensor: pass torch.nested.to_padded_tensor(...) of it, and weights of 0 for the padding"
     if x.is_quantized:
@@ -150,6 +150,11 @@ def has_symbolic_sizes() -> bool:
     return bool(torch.compiler.is_compiling())
 
 
+def is_capturing() -> bool:
+    """A look at the GPU's memory would abort the capture of a CUDA graph."""
+    return bool(torch.cuda.is_initialized() and torch.cuda.is_current_stream_capturing())
+
+
 def may_look(x: Any) -> bool:
     return can_look(x) and x.device.type == "cpu"
 
@@ -158,10 +163,10 @@ _is_lazy_clone = getattr(torch._C, "_is_cow_tensor", lambda x: False)
 
 
 def _shares_memory(x: Any) -> bool:
-    """Is it made by `torch._lazy_clone`, and shares memory until someone may write to it, as NumPy might?"""
+    """Was x made by `torch._lazy_clone`? A NumPy view of it, which could be written to, would make PyTorch copy it."""
     try:
         return bool(_is_lazy_clone(x))
-    except NotImplementedError:  # what is left of a tensor after a transform of torch.func has no memory of its own
+    except NotImplementedError:  # the wrappers of torch.func have no memory of their own
         return False
 
 
@@ -207,7 +212,7 @@ def floats(arrays: Any) -> Any:
 
 
 def from_float(x: float, dtype: Any) -> Any:
-    # Which refuses a number beyond float32 that a cast of a tensor rounds to inf.
+    # torch.scalar_tensor raises an error for numbers beyond float32, which Tensor.to rounds to inf.
     return torch.scalar_tensor(x if x <= LARGEST_FLOAT32 or dtype is float64 else rounded_to_float32(x), dtype=dtype)
 
 

@@ -105,7 +105,7 @@ def invalid_elements(p: Law, q: Law, shape: tuple[int, ...]) -> tuple[Array, str
 
 
 def unknown(shape: tuple[int, ...], why: str) -> Estimate:
-    """NaN everywhere, which is nowhere for an empty batch."""
+    """NaN for every element of the batch, which may be empty."""
     return Estimate(plain(np.full(shape, math.nan)), None, 0, why or "empty batch", bound=plain(np.full(shape, math.nan)))
 
 

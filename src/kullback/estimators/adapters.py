@@ -51,12 +51,13 @@ def _mixture(d: Any, name: str) -> Law:
     law = law_of(cat)
     if not hasattr(law, "logs"):
         raise TypeError(f"{name}: its weights are a {type(cat).__name__}, not a Categorical")
+    log_weights = np.where(law.invalid[..., None], np.nan, law.logs)  # a law puts valid numbers in the place of invalid ones
     for field in ("component_distribution", "components_distribution"):
         parts = getattr(d, field, None)
         if parts is not None and not isinstance(parts, (list, tuple)):
-            return MixtureLaw(law.logs, law_of(parts), name, parts)
+            return MixtureLaw(log_weights, law_of(parts), name, parts)
     parts = getattr(d, "components", None) or d.component_distributions
-    return MixtureLaw(law.logs, Row([law_of(part) for part in parts]), name, list(parts))
+    return MixtureLaw(log_weights, Row([law_of(part) for part in parts]), name, list(parts))
 
 
 class _NativeLaw(Law):

@@ -142,6 +142,8 @@ def divergences(y_true: Any, y_pred: Any, from_logits: bool = False, axis: int =
         _refuse(given, y_pred, "y_true and y_pred are single numbers: a distribution needs an axis of categories")
     axes = parse_axes(axis, ndim)
     ops = ops_of(y_pred)
+    if hasattr(ops, "check_mode"):
+        ops.check_mode()
     sizes = [((1,) * (ndim - len(s)) + s)[axes[0]] for s in (true_shape, shape)]
     if None not in sizes and sizes[0] != sizes[1]:
         raise ValueError(

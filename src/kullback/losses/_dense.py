@@ -53,10 +53,10 @@ def different_sizes(name: str, size: int, other: str, other_size: int, fix: str)
 
 def only_padding(ops: Any, x: Array, rest: slice, weights: Any, sentence: str, *, look: bool = True) -> Array:
     """x, if its logits in these columns are -inf in every row that counts. Other rows raise `sentence` where the values can be looked at,
-    and become NaN elsewhere. An accelerator is waited for: NaN would not tell its user which sizes disagree."""
+    and become NaN elsewhere. This waits for an accelerator, because a NaN would not say which sizes disagree."""
     last = (len(x.shape) - 1,)
     found = ops.sum(ops.astype(x[..., rest] != -math.inf, ops.float32), last)
-    if not (look and ops.can_look(found)):
+    if not (look and ops.can_look(found)) or getattr(ops, "is_capturing", bool)():
         return x + ops.astype(ops.where(found > 0.0, math.nan, found), x.dtype)
     wrong = np.asarray(ops.to_numpy(ops.squeeze(found, last))) > 0.0
     if weights is not None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from typing import Any
 
-from .._forms import is_number
+from .._forms import is_number, shown
 from .._ops import Array, common_ops, ops_of
 from ..estimators.policy import token_mask
 
@@ -60,7 +60,7 @@ def fisher_vector_product(
     tensor([ 0.0819, -0.0220, -0.0599])
     """
     if not (is_number(damping) and damping >= 0):
-        raise ValueError(f"damping is {damping!r}: it must be a number ≥ 0")
+        raise ValueError(f"damping is {shown(damping)}: it must be a number ≥ 0")
     if not callable(logits):
         raise TypeError(f"logits is {logits!r}: it must be a function from parameters to logits")
     leaves, directions = _leaves(parameters), _leaves(vector)

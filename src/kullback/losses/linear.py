@@ -231,7 +231,7 @@ def _linear_kl(ops: Any, given: dict[str, Any], options: _Options) -> Array:
         indices, tail = None, ""
         teacher = ops.stop_gradient(arrays["teacher_logits"] if arrays["teacher_hidden"] is None else arrays["teacher_hidden"])
         if hidden.dtype != ops.float64 and teacher.dtype == ops.float64 and arrays["teacher_hidden"] is None:
-            teacher = ops.astype(teacher, ops.float32)  # as the student's logits are: float64 would promise digits that these have not
+            teacher = ops.astype(teacher, ops.float32)  # the student's logits are no more exact
     else:
         size = arrays["weight"].shape[0] if part is None else part.size
         indices, teacher = known(ops, options.top, hidden, batch, size, weights)

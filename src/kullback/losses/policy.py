@@ -67,10 +67,11 @@ def policy_kl(
     earlier ones. It is one of first order: for curvature, see `fisher_vector_product`.
 
     Exponents count up to 20: a ratio ref/π or π/π_old, or the product of both, that is larger than e^20 = 4.9e8 counts as e^20. The
-    derivative of k3 as written is then that at the bound, -e^20 at most, so it still pulls the policy back. The exact gradient has no
-    ratio ref/π and needs no bound. Beyond the bound a sum over tokens would become inf in float32, and one token would outweigh all
-    others; trainers clip the log-ratio at the same number (verl, NeMo RL). `estimators.per_token` has no such bound, since it would bias
-    an estimate. Look at `(logp_ref - logp).max()` if the loss approaches 4.9e8: samples are stale, or the two log-probs disagree.
+    derivative of k3 as written is then that at the bound, -e^20 at most, so it still pulls the policy back. With `logp_old` it does not:
+    the derivatives of the term and of the ratio cancel there, and no pull is left. The exact gradient has no ratio ref/π and needs no
+    bound. Beyond the bound a sum over tokens would become inf in float32, and one token would outweigh all others; trainers clip the
+    log-ratio at the same number (verl, NeMo RL). `estimators.per_token` has no such bound, since it would bias an estimate. Look at
+    `(logp_ref - logp).max()` if the loss approaches 4.9e8: samples are stale, or the two log-probs disagree.
 
     A token that the reference cannot produce makes the KL infinite, and the value says so.
 

@@ -349,7 +349,7 @@ def sparse_loss(
     else:
         dtype = ops.float32 if ops.is_half(student) else student.dtype
         if at_temperature != 1.0:
-            # Wide, as what follows is: a finite mask may be the lowest float32, whose quotient is not finite.
+            # In the widest dtype: a finite mask may be the lowest float32, which overflows when divided.
             student = ops.astype(student, ops.widest(student)) / at_temperature
         values = ops.astype(sparse_losses(ops, student, at, logs, top.tail, *kind, weights), dtype)
     return reduce_values(ops, values, weights, reduction)

@@ -45,7 +45,7 @@ def trial_kl(ops: Any, p: Any, q: Any) -> Array:
     if hasattr(p, "probs") and hasattr(q, "probs"):
         return bernoulli_kl(ops, p.probs, q.probs)
     first, second = _number(p), _number(q)
-    # Of the shape of both. A product with 0 would be NaN where a logit is infinite.
+    # Zeros of the shape of both. A product with 0 would be NaN where a logit is infinite.
     zero = 0.0 * ops.astype((first > 0.0) & (second > 0.0), first.dtype)
     (x, x_form), (y, y_form) = _both(ops, p, zero), _both(ops, q, zero)
     return kl(x, y, form=(x_form, y_form), axis=0, check=False)

@@ -133,7 +133,7 @@ def _gamma(ops: Any, p: Any, q: Any) -> Array:
 @closed_form(GammaLog, Gamma)
 @closed_form(Gamma, GammaLog)
 def _gamma_log(ops: Any, p: Any, q: Any) -> Array:
-    # That of the logarithms of the variables, where a logarithm of a rate is a location: the rate itself would round.
+    # The KL of the logarithms of the variables is the same. There the logarithm of the rate is a location, and is not rounded.
     first, second = (POWERS["e^x"][ExpGammaLog if isinstance(x, GammaLog) else ExpGamma](x) for x in (p, q))
     return power_kl(ops, "e^x", first, second)
 
