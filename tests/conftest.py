@@ -21,6 +21,10 @@ collect_ignore = ["gpu"]
 HERE = str(Path(__file__).parent)
 
 
+# Fixtures that start Java or Chromium, build the site, or start processes of torch.distributed: as slow as a compiler.
+EXPENSIVE = {"spark", "browser", "site", "measured"}
+
+
 class Unselected:
     """An import hook: frameworks that were not selected look as if they were not installed, and tests that import one are skipped."""
 
@@ -63,7 +67,7 @@ def pytest_report_header():
 
 
 def pytest_collection_modifyitems(config, items):
-    """Tests that start a process with a framework in it say so, since no import of theirs shows it."""
+    """Tests that start a process with a framework carry the mark `needs`, since they do not import it themselves."""
     from frameworks import selected
 
     chosen = set(selected())
@@ -71,6 +75,8 @@ def pytest_collection_modifyitems(config, items):
         missing = {name for mark in item.iter_markers("needs") for name in mark.args} - chosen
         if missing:
             item.add_marker(pytest.mark.skip(reason=f"needs {', '.join(sorted(missing))}, which --frameworks leaves out"))
+        if EXPENSIVE & set(getattr(item, "fixturenames", ())):
+            item.add_marker("compiler")
         if any(getattr(value, "compiled", False) is True for value in getattr(getattr(item, "callspec", None), "params", {}).values()):
             item.add_marker("compiler")
 

@@ -72,6 +72,7 @@ def test_gradients(differentiable, rng, direction):
         assert np.linalg.norm(gradient[0] - truth) <= 1e-5 * np.linalg.norm(truth)
 
 
+@pytest.mark.compiler
 def test_gradients_in_inductors_code(rng):
     test_gradients(TorchInductor(), rng, "js")
 
@@ -327,11 +328,13 @@ def test_kernels_need_instructions_of_ampere(monkeypatch):
         assert runs("cuda") is right
 
 
+@pytest.mark.compiler
 @pytest.mark.parametrize(("name", "least"), [("test_rows.py", 70), ("test_slices.py", 50)])
 def test_kernels_in_tritons_interpreter(name, least):
     assert int(re.search(r"(\d+) passed", interpret(name))[1]) >= least
 
 
+@pytest.mark.compiler
 def test_the_tests_for_gpus_need_no_other_framework():
     """Regression: `pytest tests/gpu` read the conftest.py of all tests, and with it array_api_strict, JAX, TensorFlow and tinygrad."""
     absent = "array_api_strict", "jax", "tensorflow", "keras", "tinygrad", "pandas", "pyarrow", "hypothesis"
