@@ -134,7 +134,8 @@ def test_hard_dependencies_are_numpy_and_scipy():
 
 def _source(name: str) -> str:
     path = PACKAGE.joinpath(*name.split(".")[1:])
-    return (path / "__init__.py" if path.is_dir() else path.with_suffix(".py")).read_text()
+    path = path / "__init__.py" if path.is_dir() else path.with_suffix(".py")
+    return path.read_text() if path.exists() else ""  # the kernel in C
 
 
 @pytest.mark.parametrize("name", [

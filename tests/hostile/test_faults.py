@@ -21,7 +21,9 @@ from kullback._compare.tables.engines import duckdb
 
 HERE = Path(__file__).parent
 SRC = str(Path(kullback.__file__).parents[1])
-ENVIRONMENT = {**os.environ, "PYTHONPATH": SRC, "PYTHONIOENCODING": "utf-8", "OPENBLAS_NUM_THREADS": "1"}
+# Python 3.11 keeps bytecode that a full disk has cut off, and no later process can import those modules. So these write no bytecode.
+WITHOUT_BYTECODE = {"PYTHONDONTWRITEBYTECODE": "1"}
+ENVIRONMENT = {**os.environ, "PYTHONPATH": SRC, "PYTHONIOENCODING": "utf-8", "OPENBLAS_NUM_THREADS": "1", **WITHOUT_BYTECODE}
 BAD = "import torch.nn.functional as F\nloss = F.kl_div(x, y)\n"
 FIXED = BAD.replace("(x, y)", '(x, y, reduction="batchmean")')
 
