@@ -46,6 +46,19 @@ def test_numbers_beside_float64_tensors_keep_their_digits(make):
     assert float(kb.kl(make([P]), make([Q]), form="logits", weights=[0.1])[0]) == pytest.approx(0.1 * kl(P, Q), rel=1e-12)
 
 
+@pytest.mark.parametrize("make", [np.array, lambda x: torch.tensor(x, dtype=torch.float64)], ids=["numpy", "torch"])
+def test_counts_whose_shares_have_a_quotient_beyond_float64(make):
+    """KL and JS were -inf: a share of 2e-309 was only rescaled if its count was small too."""
+    p, q = [0.2, 1e308], [13.0, 6.0]
+    mean = [6.5 / 19, 12.5 / 19]  # a share of 2e-309 changes no digit
+    js = (kl([0.0, 1.0], mean, "probs") + kl([13 / 19, 6 / 19], mean, "probs")) / 2
+    x, y = make([p, p]), make([q, q])
+    for function, a, b, truth in ((kb.kl, x, y, kl(p, q, "counts")), (kb.kl, y, x, kl(q, p, "counts")), (kb.js, x, y, js)):
+        exact = pytest.approx(truth, rel=1e-12)
+        assert [float(v) for v in function(a, b, form="counts")] == [exact, exact]
+        assert float(function(a[0], b[0], form="counts")) == exact
+
+
 @MAKERS
 def test_numbers_out_of_the_range_of_float32_join_float64_tensors(make):
     """TensorFlow refused 1e300 beside float64, and PyTorch took it for infinity."""
