@@ -93,6 +93,13 @@ def pytest_collection_finish():
     gc.set_threshold(5000, 20, 20)
 
 
+def pytest_runtest_setup():
+    if "torch._inductor.dtype_propagation" in sys.modules:
+        from frameworks import quicken_inductor
+
+        quicken_inductor()
+
+
 GIGABYTE = 2**30
 # Importing all frameworks takes 1.4 GB, and a file of JAX's tests adds as much in compiled programs.
 allowed = 2 * GIGABYTE

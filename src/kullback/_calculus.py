@@ -521,6 +521,8 @@ def cross_entropy_gradients(ops: Any, spec: Spec, x: Array, y: Array, scale: Arr
     cost, q_absent = _costs(ops, spec.forms[1], y, axes, scale), _absent(spec, y)
     # Where only P is there, the value is infinite, and there is no derivative to P.
     cost = ops.where(q_absent & ~p_absent, math.nan, ops.where(q_absent, 0.0, cost))
+    if spec.forms[0] not in LOG_FORMS:
+        cost = ops.where(x < 0.0, math.nan, cost)  # the row is no distribution, and its derivatives are NaN
     to_x = _mean_gradient(ops, spec.forms[0], x, p, cost, axes, factor)
     if spec.forms[0] not in LOG_FORMS:
         to_x = ops.where(p_absent & q_absent, 0.0, to_x)

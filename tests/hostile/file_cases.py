@@ -462,6 +462,8 @@ def read(path: Path, wanted: str | None) -> Read:
         raise Unreadable("no array or several")
     name = named[0] if len(named) == 1 else others[0]
     array, rows = arrays[name]
+    if array.dtype.kind not in "biuf":
+        raise Unreadable(f"an array of {array.dtype}")
     tokens = arrays["tokens"][0].reshape(-1) if "tokens" in arrays else None
     half = array.dtype == np.float16
     return Read(
