@@ -21,6 +21,10 @@ collect_ignore = ["gpu"]
 HERE = str(Path(__file__).parent)
 
 
+# Fixtures that start Java or Chromium, build the site, or start processes of torch.distributed: as slow as a compiler.
+EXPENSIVE = {"spark", "browser", "site", "measured"}
+
+
 class Unselected:
     """An import hook: frameworks that were not selected look as if they were not installed, and tests that import one are skipped."""
 
@@ -33,8 +37,8 @@ class Unselected:
             return None
         frame = sys._getframe(1)
         while "importlib" in frame.f_code.co_filename:
-            if frame.f_code.co_filename.endswith("util.py"):
-                return None  # importlib.util.find_spec asks whether it is installed, and nobody expects an error
+            if frame.f_globals.get("__name__") == "importlib.util":
+                return None  # its find_spec only asks whether a library is installed. The file may be called "<frozen ...>"
             frame = frame.f_back
         if frame.f_code.co_filename.startswith(HERE):
             pytest.skip(f"needs {self.libraries[library]}, which --frameworks leaves out", allow_module_level=True)
@@ -63,15 +67,19 @@ def pytest_report_header():
 
 
 def pytest_collection_modifyitems(config, items):
-    """Tests that start a process with a framework in it say so, since no import of theirs shows it."""
-    from frameworks import selected
+    """Tests that start a process with a framework carry the mark `needs`, since they do not import it themselves."""
+    from frameworks import Framework, selected
 
     chosen = set(selected())
     for item in items:
-        missing = {name for mark in item.iter_markers("needs") for name in mark.args} - chosen
+        parameters = getattr(getattr(item, "callspec", None), "params", {}).values()
+        missing = {name for mark in item.iter_markers("needs") for name in mark.args}
+        missing = (missing | {value.library for value in parameters if isinstance(value, Framework)}) - chosen
         if missing:
             item.add_marker(pytest.mark.skip(reason=f"needs {', '.join(sorted(missing))}, which --frameworks leaves out"))
-        if any(getattr(value, "compiled", False) is True for value in getattr(getattr(item, "callspec", None), "params", {}).values()):
+        if EXPENSIVE & set(getattr(item, "fixturenames", ())):
+            item.add_marker("compiler")
+        if any(getattr(value, "compiled", False) is True for value in parameters):
             item.add_marker("compiler")
 
 

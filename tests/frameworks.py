@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import contextlib
 import os
+import re
 import shutil
 from collections.abc import Callable
 from pathlib import Path
@@ -61,6 +62,15 @@ def selected() -> list[str]:
     if unknown:
         raise ValueError(f"KULLBACK_TEST_FRAMEWORKS names {', '.join(unknown)}; choose from {', '.join(LIBRARIES)}")
     return names
+
+
+def needed_by(program: str) -> list[str]:
+    """The frameworks that a module imports at its top, or in its examples. The mark `needs` takes them."""
+    return [
+        name
+        for name, libraries in LIBRARIES.items()
+        if any(re.search(rf"^(?:\s*(?:>>>|\.\.\.) +)?(?:import|from) .*\b{library}\b", program, re.MULTILINE) for library in libraries)
+    ]
 
 
 class Framework:

@@ -259,6 +259,7 @@ def test_errors_are_one_sentence(run, bad_files, arguments, message):
     assert (code, out) == (2, "")
     assert err.startswith(f"kullback explain: {message}"), err
     assert err.count("\n") == 1
+    assert "(('" not in err  # regression: the arguments of an exception of Python's tokenizer, as a tuple
 
 
 ENTRIES = [

@@ -338,6 +338,7 @@ def test_the_sum_that_is_allowed_beside_a_file(rng, kernel):
             compare_clipped(coded(a, 16.0), Plain(logs + np.log(off), "log_probs", False), None)
 
 
+@pytest.mark.compiler
 @pytest.mark.parametrize("level", LEVELS)
 def test_every_generation_of_processors(tmp_path, rng, monkeypatch, level):
     monkeypatch.setattr(compiled, "kernels", built(level))

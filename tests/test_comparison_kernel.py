@@ -127,6 +127,7 @@ def test_two_categories_at_every_distance(form, dtype):
                     assert float(value[i]) == pytest.approx(float(expected), rel=2e-6)  # of one term, not of a sum
 
 
+@pytest.mark.compiler
 @pytest.mark.parametrize("level", LEVELS)
 def test_every_generation_of_processors(tmp_path, rng, level):
     """The library chooses among them when it is loaded; here each is compiled by itself."""

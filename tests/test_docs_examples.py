@@ -11,6 +11,7 @@ import warnings
 import pytest
 
 from documents import PAGES, ROOT, commands, examples, gives, rows
+from frameworks import needed_by
 from kullback._cli import _parser
 from kullback._lint.check import check
 from kullback._lint.rules import RULES
@@ -25,7 +26,10 @@ def run(test: doctest.DocTest) -> doctest.TestResults:
         return doctest.DocTestRunner(verbose=False).run(test)
 
 
-@pytest.mark.parametrize("page", [page for page in PAGES if examples(page).examples], ids=lambda page: str(page.relative_to(ROOT)))
+@pytest.mark.parametrize("page", [
+    pytest.param(page, id=str(page.relative_to(ROOT)), marks=pytest.mark.needs(*needed_by(page.read_text())))
+    for page in PAGES if examples(page).examples
+])  # fmt: skip
 def test_examples(page, monkeypatch, tmp_path):
     # They name files that come with the repository, and one that anyone could have.
     (tmp_path / "examples").symlink_to(ROOT / "examples")

@@ -92,6 +92,7 @@ def test_imports_what_users_have(name):
     assert not any("matplotlib" in m for node in tree.body if node in found for m in modules[node])
 
 
+@pytest.mark.needs("jax", "tensorflow", "tinygrad")
 def test_gradient_descent(run):
     names = run("gradient_descent")
     losses, found = names["results"]
@@ -112,6 +113,7 @@ def test_gradient_descent(run):
         np.testing.assert_allclose(found[name], q, atol=1e-5)
 
 
+@pytest.mark.needs("jax")
 def test_two_modes(run):
     names = run("two_modes")
     covering, right, left = names["results"].values()
@@ -195,6 +197,7 @@ def test_distillation_is_no_luck_of_the_seed(capsys):
     assert results["teacher, T = 1"][1] < 0.5 < 0.9 < results["teacher, T = 8"][1]
 
 
+@pytest.mark.needs("jax")
 def test_policy_kl(run):
     names = run("policy_kl")
     results, beta, reward = names["results"], names["BETA"], names["REWARD"].ravel()

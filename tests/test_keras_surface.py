@@ -21,7 +21,9 @@ def _python(backend: str, *arguments: str) -> subprocess.CompletedProcess[str]:
     return subprocess.run([sys.executable, *arguments], capture_output=True, text=True, timeout=900, env=environment)
 
 
-@pytest.mark.parametrize("backend", BACKENDS)
+# Keras is installed beside TensorFlow.
+@pytest.mark.compiler
+@pytest.mark.parametrize("backend", [pytest.param(name, marks=pytest.mark.needs("tensorflow", name)) for name in BACKENDS])
 def test_keras(backend, tmp_path):
     path = tmp_path / "results.json"
     done = _python(backend, str(SCRIPT), str(path))
@@ -33,6 +35,8 @@ def test_keras(backend, tmp_path):
     assert not failed, "\n".join(f"{check}: {error}" for check, error in failed.items())
 
 
+@pytest.mark.compiler
+@pytest.mark.needs("tensorflow", "jax")
 def test_a_saved_model_needs_the_import_which_loads_no_other_framework(tmp_path):
     """Keras loads no package that a file names; it says that the class is missing, and after the import it is not."""
     save = f"""

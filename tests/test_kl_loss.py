@@ -12,7 +12,7 @@ from mpmath import mp
 import kullback as kb
 import kullback.torch
 import oracle
-from frameworks import ALL, TorchInductor
+from frameworks import EVERY, TorchInductor
 from kullback.losses import TopK, kl_loss, linear_kl, token_terms
 from with_triton import TESTS, interpret, run_with_triton
 
@@ -72,6 +72,7 @@ def test_gradients(differentiable, rng, direction):
         assert np.linalg.norm(gradient[0] - truth) <= 1e-5 * np.linalg.norm(truth)
 
 
+@pytest.mark.compiler
 def test_gradients_in_inductors_code(rng):
     test_gradients(TorchInductor(), rng, "js")
 
@@ -273,7 +274,7 @@ def test_one_temperature_a_row(rng, make):
 
 @pytest.mark.parametrize(("name", "sparse"), [("torch", False), ("torch", True), ("jax-jit", False), ("tensorflow", False)])
 def test_rows_of_weight_0_may_hold_anything_under_a_softcap_too(name, sparse):
-    (framework,) = (f for f in ALL if f.name == name)
+    (framework,) = (f for f in EVERY if f.name == name)
     student = np.array([[1.0, 2.0, 0.5], [np.nan, np.inf, 1.0]], np.float32)
     teacher = np.array([[0.0, 1.0, 3.0], [np.nan, -np.inf, 1.0]], np.float32)
     top = TopK(np.array([[2, 1], [0, 1]]), np.log(np.array([[0.7, 0.2], [0.5, 0.1]], np.float32)), "renormalize_teacher")
@@ -327,11 +328,13 @@ def test_kernels_need_instructions_of_ampere(monkeypatch):
         assert runs("cuda") is right
 
 
+@pytest.mark.compiler
 @pytest.mark.parametrize(("name", "least"), [("test_rows.py", 70), ("test_slices.py", 50)])
 def test_kernels_in_tritons_interpreter(name, least):
     assert int(re.search(r"(\d+) passed", interpret(name))[1]) >= least
 
 
+@pytest.mark.compiler
 def test_the_tests_for_gpus_need_no_other_framework():
     """Regression: `pytest tests/gpu` read the conftest.py of all tests, and with it array_api_strict, JAX, TensorFlow and tinygrad."""
     absent = "array_api_strict", "jax", "tensorflow", "keras", "tinygrad", "pandas", "pyarrow", "hypothesis"

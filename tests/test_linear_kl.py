@@ -395,10 +395,12 @@ def test_the_examples_of_the_documentation():
     assert result.failed == 0
 
 
+@pytest.mark.compiler
 def test_kernels_in_tritons_interpreter():
     assert re.search(r"\b4\d passed", interpret("test_linear.py", "test_sparse.py", "test_tokens.py"))
 
 
+@pytest.mark.compiler
 def test_kernels_compile_for_a_gpu(tmp_path):
     script = str(Path(__file__).parent / "triton_compile_script.py")
     assert "22 compiled" in run_with_triton(script, TRITON_CACHE_DIR=str(tmp_path))

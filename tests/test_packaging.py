@@ -15,6 +15,7 @@ import pytest
 ROOT = Path(__file__).resolve().parents[1]
 
 
+@pytest.mark.compiler
 @pytest.mark.parametrize("compiler", ["cc", "false"])
 def test_the_wheel(tmp_path, compiler):
     tree = tmp_path / "tree"
@@ -41,6 +42,7 @@ def test_the_wheel(tmp_path, compiler):
     assert all(name.startswith("kullback/_kernels/_comparison.") for name in rest)
 
 
+@pytest.mark.compiler
 def test_the_source_distribution(tmp_path):
     """What a wheel is built from where there is none: all of src, the kernel's C too, and the tests."""
     if not (ROOT / ".git").exists():

@@ -128,6 +128,7 @@ def test_mistakes_raise_on_every_rank(measured):
     assert set(map(tuple, _of(measured, "mistakes"))) == {("all raised",)}
 
 
+@pytest.mark.compiler
 def test_kernels_in_tritons_interpreter():
     assert "15 passed" in interpret("test_parallel.py", "test_losses.py")
 

@@ -389,6 +389,7 @@ def test_mixtures_with_nearly_all_of_one_side(framework, mixes):
                         assert oracle.relative_error(slope[i], derivative) <= GRADIENT_BOUND[dtype], (kind, mix, row, slope[i], derivative)
 
 
+@pytest.mark.needs("jax")
 def test_formulas_for_accelerators_leave_mixtures_of_nearly_one_side(monkeypatch):
     """In float32, 1 - 0.999999 is 1.3% off 1e-6, and log(m/p) of a small mix has no digits."""
     from kullback._ops import jax as jax_ops

@@ -327,7 +327,7 @@ def test_unseen_categories():
 # Critics.
 
 
-@pytest.mark.parametrize("framework", ["torch", "jax"])
+@pytest.mark.parametrize("framework", [pytest.param(name, marks=pytest.mark.needs(name)) for name in ("torch", "jax")])
 @pytest.mark.parametrize("bound", ["donsker_varadhan", "nwj", "classifier"])
 def test_trained_critics(framework, bound):
     x, y = shifted(2000, 3)

@@ -379,6 +379,7 @@ def test_a_column_without_values_on_one_side(library, empty, tmp_path, spark):
         )  # fmt: skip
 
 
+@pytest.mark.compiler
 @pytest.mark.parametrize("moment", ["starting", "working"])
 def test_an_interrupt_of_spark(moment, tmp_path):
     """By a terminal, which tells Java too: no traceback of either, exit code 130, and nothing left behind."""

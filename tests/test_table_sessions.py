@@ -55,6 +55,7 @@ os._exit(0)
 """
 
 
+@pytest.mark.compiler
 def test_a_session_of_the_caller(tmp_path):
     pytest.importorskip("pyspark")
     done = subprocess.run(

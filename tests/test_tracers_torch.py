@@ -69,6 +69,7 @@ print("done")
 """
 
 
+@pytest.mark.compiler
 @pytest.mark.parametrize(
     ("first", "second", "backend", "logits", "probs"),
     # Tracing, where a function may break, is what counts here; Inductor's values are in test_contract_functions' test_every_function.

@@ -223,7 +223,8 @@ def _from_probs(ops: Any, p: Array, q: Array, axes: Any) -> Pair:
     only_p, only_q, either = q_absent & ~p_absent, p_absent & ~q_absent, p_absent | q_absent
     safe_p, safe_q = ops.where(either, 1.0, p), ops.where(either, 1.0, q)
     tiny, scale = _tiny(ops, p)
-    p_tiny, q_tiny = safe_p < tiny, safe_q < tiny
+    # Beside the sums: counts of 0.2 and 1e308 are within range, and their quotient is not.
+    p_tiny, q_tiny = safe_p < tiny * total_p, safe_q < tiny * total_q
     inverse = 1.0 / (r * ops.where(p_tiny, safe_p * scale, safe_p))
     x = (ops.where(p_tiny, excess * scale, excess) * inverse - y) * (1.0 / (1.0 + y))
     near = (x < 1.0 / 3.0) & (x > -1.0 / 3.0) & ~either

@@ -268,4 +268,7 @@ def npy_header(file: IO[bytes], path: Path, what: str = "") -> tuple[tuple[int, 
 
 def first_line(error: Exception) -> str:
     """What an error says, in one line; its name if it says nothing."""
-    return (str(error).strip() or type(error).__name__).splitlines()[0]
+    from tokenize import TokenError
+
+    text = str(error.args[0] if isinstance(error, TokenError) else error)  # the former prints as a tuple, with a position
+    return (text.strip() or type(error).__name__).splitlines()[0]

@@ -46,6 +46,7 @@ def judge(packages, records, accepted):
     return wrong + [f"accepted.py lists {start}, and no test has that name" for start in stale]
 
 
+@pytest.mark.compiler
 @pytest.mark.parametrize("name", RUNS)
 def test_foreign(name, tmp_path):
     run, path = RUNS[name], tmp_path / "results.json"

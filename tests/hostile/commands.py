@@ -1,4 +1,4 @@
-"""The command, in this process or in one of its own, and what its exit code and its one sentence must be."""
+"""Runs the command, in this process or in one of its own, and judges its exit code and its error."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from typing import Any, NamedTuple
 
 from outcome import ERROR, REFUSED, Outcome, failure, last_of_ours, sentence_fault
 
-# What a command on a few kilobytes may take beyond what the process had: libraries are imported on the way.
+# A command on a few kilobytes may use so much memory more than the process had before. It imports libraries, too.
 BYTES = 400 << 20
 
 
@@ -78,7 +78,7 @@ def apart(arguments: Sequence[str], seconds: float = 60.0) -> Done | Outcome:
 
 
 def refusal(done: Done, names: Sequence[str]) -> Outcome:
-    """Of a command that did not exit with 0 (or 1, with --fail-over): one sentence, with the name of one of the files."""
+    """Judge a refusal: one sentence on standard error, with the name of one of the files."""
     if done.code != 2:
         return failure(f"exit code {done.code}: {done.err[:100]!r} ... {done.err[-300:]!r}")
     lines = done.err.splitlines()

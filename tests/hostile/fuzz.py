@@ -4,8 +4,8 @@
     python tests/hostile/fuzz.py --minutes 60 [--processes 2] [--kinds files,tables] [--seed 1]
     python tests/hostile/fuzz.py --replay build/fuzz/files-123.json
 
-Each case is right, a documented error, refused, or a failure. A failure is made as small as it goes and stored in build/fuzz, which git
-ignores, with the line that replays it. Of failures of one sort the first few are stored, and all are counted.
+Each case is right, a documented error, refused, or a failure. Each failure is reduced to its smallest input and stored in build/fuzz,
+which git ignores, with the line that replays it. The search counts all failures of a sort, and stores the first few.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ TURNS = (
     "arrays, NumPy", "tables", "arrays, PyTorch", "files", "arrays, JAX", "arrays, PyTorch", "arrays, TensorFlow", "arrays, NumPy",
     "odd arguments", "files", "tables", "arrays, tinygrad",
 )  # fmt: skip
-# Of one sort that many are made smaller and stored in one turn.
+# How many failures of one sort are reduced and stored in one turn.
 STORED = 2
 
 
@@ -67,10 +67,10 @@ def replay(paths: list[Path]) -> int:
 
 
 def turn(kind: str, seed: int, seconds: float, folder: Path) -> int:
-    """One process: cases of one kind until time is up. What it finds goes to standard output, a line of JSON each, the counts last."""
+    """One process runs cases of one kind until time is up. It prints each failure as a line of JSON, and the counts last."""
     import runner
 
-    # The case that is being run lies in a file, for whoever finds this process dead.
+    # If this process dies, its parent finds the current case in this file.
     current = folder / f"current-{os.getpid()}.json"
     folder.mkdir(parents=True, exist_ok=True)
     end = time.monotonic() + seconds
@@ -151,7 +151,7 @@ def search(given: argparse.Namespace) -> int:
     print(f"seed {seed}, {given.processes} processes, {given.minutes:g} minutes; failures go to {given.folder}", flush=True)
     given.folder.mkdir(parents=True, exist_ok=True)
     rng, end = random.Random(seed), time.monotonic() + 60 * given.minutes
-    # Every kind has a turn of half a minute at least where time allows, and none is so long that a process grows old.
+    # A turn takes at most four minutes, so that no process grows old, and all kinds have a turn if time allows.
     seconds = min(240.0, max(10.0, 60 * given.minutes * given.processes / len(kinds)))
     state, running, done = Search(given), {}, 0
     environment = {
@@ -164,7 +164,7 @@ def search(given: argparse.Namespace) -> int:
                 kind, own = kinds[done % len(kinds)], rng.getrandbits(32)
                 left = min(seconds, max(1.0, end - time.monotonic()))
                 command = [sys.executable, "-W", "ignore", __file__, "--folder", str(given.folder), "--turn", kind, str(own), str(left)]
-                # Files, since a pipe that nobody reads holds up whoever writes to it.
+                # A pipe that nobody reads would block the process that writes to it, so the output goes to files.
                 said = [open(given.folder / f"turn-{done}.{name}", "w") for name in ("out", "err")]  # noqa: SIM115 (handed over)
                 process = subprocess.Popen(command, stdout=said[0], stderr=said[1], env=environment, start_new_session=True)
                 for file, name in zip(said, ("out", "err")):

@@ -35,7 +35,7 @@ def _numbers(dtype: Any) -> Callable[[], Any]:
     return lambda: np.zeros(3, dtype)
 
 
-# What is no array of real numbers, whatever the function.
+# Arguments that are not arrays of real numbers.
 THINGS: dict[str, Callable[[], Any]] = {
     "None": lambda: None,
     "text": lambda: "0.5,0.5",
@@ -192,7 +192,7 @@ def run(case: Case) -> Outcome:
 
 
 def may_work(case: Case) -> bool:
-    """What has a meaning after all: a number or an empty list where arrays of any shape go in, and a list of tensors."""
+    """May this argument be accepted? Some functions take a number or an empty list, and a list of tensors is an array."""
     thing, function = case.get("thing"), case["function"]
     if thing in _MAY_WORK:
         return True

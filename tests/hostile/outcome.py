@@ -1,4 +1,4 @@
-"""What may come of a case: the right number, one of our errors, a file refused with its name; everything else is a failure."""
+"""The outcome of a case is the right number, one of our errors, or a file refused with its name. Everything else is a failure."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ import kullback
 PACKAGE = Path(kullback.__file__).resolve().parent
 
 RIGHT, ERROR, REFUSED, FAILURE = "right", "documented error", "refused", "failure"
-# Sentences of interpreters and frameworks. Whoever reads one of them learns nothing about the own input.
+# Words from the errors of interpreters and frameworks. They tell users nothing about their input.
 INTERNAL = (
     "'NoneType'", "of NoneType",
     "object has no attribute", "unexpected keyword", "positional argument", "invalid data type",
@@ -43,13 +43,13 @@ def _raises(file: str) -> list[tuple[int, int]]:
 
 
 def place(error: BaseException) -> str:
-    """Where it was raised, as module:line."""
+    """The module and line that raised the error."""
     frames = traceback.extract_tb(error.__traceback__)
     return f"{Path(frames[-1].filename).name}:{frames[-1].lineno}" if frames else "?"
 
 
 def last_of_ours(error: BaseException) -> str:
-    """The last line of our own on the way to it: failures with the same one are most likely the same."""
+    """The last line of kullback in the traceback. Failures that share this line most likely share their cause."""
     found = [f for f in traceback.extract_tb(error.__traceback__) if Path(f.filename).is_relative_to(PACKAGE)]
     return f"{Path(found[-1].filename).relative_to(PACKAGE)}:{found[-1].lineno}" if found else "?"
 
@@ -67,7 +67,7 @@ def is_ours(error: BaseException) -> str | None:
 
 
 def sentence_fault(message: str) -> str | None:
-    """What is wrong with an error's sentence."""
+    """The fault of an error's sentence, or None."""
     if not message.strip() or "\n" in message.strip():
         return f"an error that is not one sentence: {message[:300]!r}"
     inside = next((word for word in INTERNAL if word in message), None)

@@ -1,4 +1,4 @@
-"""One case under limits of time and memory, the search for the smallest failing case, and the stores of both."""
+"""Runs a case within limits of time and memory, searches for the smallest failing case, and stores it."""
 
 from __future__ import annotations
 
@@ -66,7 +66,7 @@ def run(case: Case, seconds: float = SECONDS) -> Outcome:
     module = modules()[KINDS[case["kind_of_case"]][0]]
     previous = signal.signal(signal.SIGALRM, _alarm)
     signal.setitimer(signal.ITIMER_REAL, seconds)
-    # For what sits in compiled code and sees no signal: the process ends, and whoever started it has the case.
+    # Compiled code that hangs sees no signal. The process then ends, and its parent has the case.
     faulthandler.dump_traceback_later(4 * seconds, exit=True, file=sys.__stderr__)
     try:
         found = module.run(case)
@@ -88,14 +88,14 @@ def limit_memory(more: int = 6 << 30) -> None:
 
 
 def gist(why: str) -> str:
-    """What a failure has in common with others of its sort: its words, without numbers."""
+    """The words of a failure without its numbers. Failures of one sort share these."""
     import re
 
     return re.sub(r"[-+]?[\d.]+(e[-+]?\d+)?|\b(inf|nan)\b", "#", why, flags=re.IGNORECASE)[:80]
 
 
 def smallest(case: Case, found: Outcome, seconds: float = 20.0) -> tuple[Case, Outcome]:
-    """Takes every simpler case that still fails in the same way, until there is none or time is up."""
+    """Simplify a case as long as it fails in the same way and time is left."""
     module = modules()[KINDS[case["kind_of_case"]][0]]
     end, wanted = time.monotonic() + seconds, gist(found.why)[:40]
     again = True
@@ -106,7 +106,7 @@ def smallest(case: Case, found: Outcome, seconds: float = 20.0) -> tuple[Case, O
                 break
             try:
                 outcome = run(simpler)
-            except Exception:  # a case that has no meaning
+            except Exception:  # the case makes no sense
                 continue
             if outcome.failed and gist(outcome.why)[:40] == wanted:
                 case, found, again = simpler, outcome, True
@@ -115,7 +115,7 @@ def smallest(case: Case, found: Outcome, seconds: float = 20.0) -> tuple[Case, O
 
 
 def store(folder: Path, case: Case, found: Outcome, replay: str) -> Path:
-    """A file a failure, with the line that runs it again."""
+    """Write a failure to a file of its own, with the line that runs it again."""
     folder.mkdir(parents=True, exist_ok=True)
     path = folder / f"{case['kind_of_case'].replace(', ', '-').replace(' ', '-').lower()}-{case['seed']}.json"
     module = modules()[KINDS[case["kind_of_case"]][0]]

@@ -1,6 +1,6 @@
 """Faults while the command works: a full disk, a reader that goes, signals, an input that changes, too little memory.
 
-What was there before stays whole, nothing temporary remains, and the exit code is not 0.
+The old output stays whole, no temporary file remains, and the exit code is not 0.
 """
 
 import importlib
@@ -21,7 +21,9 @@ from kullback._compare.tables.engines import duckdb
 
 HERE = Path(__file__).parent
 SRC = str(Path(kullback.__file__).parents[1])
-ENVIRONMENT = {**os.environ, "PYTHONPATH": SRC, "PYTHONIOENCODING": "utf-8", "OPENBLAS_NUM_THREADS": "1"}
+# Python 3.11 keeps bytecode that a full disk has cut off, and no later process can import those modules. So these write no bytecode.
+WITHOUT_BYTECODE = {"PYTHONDONTWRITEBYTECODE": "1"}
+ENVIRONMENT = {**os.environ, "PYTHONPATH": SRC, "PYTHONIOENCODING": "utf-8", "OPENBLAS_NUM_THREADS": "1", **WITHOUT_BYTECODE}
 BAD = "import torch.nn.functional as F\nloss = F.kl_div(x, y)\n"
 FIXED = BAD.replace("(x, y)", '(x, y, reduction="batchmean")')
 
@@ -65,7 +67,7 @@ def test_a_full_disk_leaves_the_old_file(here, target, arguments):
 
 
 def test_lint_says_what_it_fixed_before_the_disk_was_full(here):
-    """Regression: the sentence had neither the file's name nor those of the files that were written before it."""
+    """Regression: the error named neither the file nor the files that were fixed before it."""
     large = BAD + "# a comment\n" * 1000
     Path("a.py").write_text(BAD)
     Path("b.py").write_text(large)
@@ -84,7 +86,7 @@ def test_lint_says_what_it_fixed_before_the_disk_was_full(here):
 
 
 def test_lint_fixes_a_file_whose_name_is_as_long_as_can_be(here, capsys):
-    """Regression: the temporary file's name was longer, and so refused."""
+    """Regression: the temporary file had a longer name, which the system refused."""
     name = "x" * 252 + ".py"
     Path(name).write_text(BAD)
     assert main(["lint", "--fix", name]) == 0
@@ -110,7 +112,7 @@ def test_lint_names_the_file_that_it_cannot_write(here, monkeypatch, capsys):
 
 @pytest.mark.parametrize("arguments", [("--help",), ("compare", "p.npy", "q.npy", "--fail-over", "0"), ("explain", "nope.csv", "1")])
 def test_an_output_that_is_full(here, arguments):
-    """Regression: where standard error was full as well, a traceback ended with 1, which is a verdict."""
+    """Regression: if standard error was full as well, a traceback ended the command with 1, which is a verdict."""
     with open("/dev/full", "w") as full:
         done = command(*arguments, capture_output=False, stdout=full, stderr=full)
     assert done.returncode == 2
@@ -123,7 +125,7 @@ def test_an_output_that_is_full(here, arguments):
     (("pairs",), 141), (("lint", "."), 141), (("compare", "p.npy", "q.npy"), 141), (("compare", "p.npy", "q.npy", "--fail-over", "0"), 1),
 ])  # fmt: skip
 def test_a_reader_that_goes_is_no_success(here, arguments, code):
-    """The exit code is that of a program which SIGPIPE ended; a verdict stands."""
+    """The exit code is 141, as for a program that SIGPIPE ended. A verdict stands."""
     Path("x.py").write_text(BAD)
     read, write = os.pipe()
     os.close(read)

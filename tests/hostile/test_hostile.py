@@ -58,7 +58,7 @@ def test_each_case_is_right_or_refused_in_our_words(kind, half, capsys):
 
 
 class TestTheJudge:
-    """That it is right, and that it finds what is wrong."""
+    """The judge knows the truth and finds planted errors."""
 
     def kl(self, p, q):
         one = judge.mp.mpf(1)
@@ -142,7 +142,7 @@ class TestTheJudge:
 
 
 def test_every_format_and_every_kind_of_result_occurs():
-    """Of the generators: what they are for is in what they make."""
+    """The generators make what they are meant to make."""
     cases = [file_cases.generate(n) for n in range(300)]
     assert {side["format"] for case in cases for side in case["sides"]} == {"npy", "npz", "safetensors", "pt", "kld"}
     assert {step[0] for case in cases for side in case["sides"] for step in side["damage"]} >= {

@@ -13,6 +13,7 @@ from pathlib import Path
 import pytest
 from expectations import FIXTURES, expected
 
+from frameworks import needed_by
 from kullback._lint import RULES, SEVERITIES, check, page
 from kullback._lint.rules.base import Rule
 
@@ -57,7 +58,7 @@ def test_one_class_a_file_and_numbers_without_gaps():
     assert all(type(rule).check is not Rule.check for rule in RULES)
 
 
-@pytest.mark.parametrize("rule", RULES, ids=lambda r: r.code)
+@pytest.mark.parametrize("rule", [pytest.param(rule, id=rule.code, marks=pytest.mark.needs(*needed_by(page(rule.code)))) for rule in RULES])
 def test_the_arithmetic_on_the_page_is_true(rule):
     """The examples run. Figures there are rounded to what float32 gives on any machine."""
     with warnings.catch_warnings():
