@@ -149,10 +149,10 @@ def test_padding_inside_a_cuda_graph():
     # A regression: the search for logits beside the padding waited for the GPU, which aborts a capture.
     student, teacher = _logits()
     padded = torch.cat([teacher, torch.full_like(teacher[:, :8], -math.inf)], 1)
-    expected = kl_loss(student, padded)
+    expected = kl_loss(student=student, teacher=padded)
     graph = torch.cuda.CUDAGraph()
     with torch.cuda.graph(graph):
-        loss = kl_loss(student, padded)
+        loss = kl_loss(student=student, teacher=padded)
     graph.replay()
     torch.testing.assert_close(loss, expected)
     padded[0, -1] = 0.0  # no padding any more
