@@ -392,7 +392,7 @@ class Unreadable(Exception):
 
 def _partial(data: bytes, dtype: Any, shape: tuple[int, ...], fortran: bool = False) -> tuple[np.ndarray, int]:
     """As many rows as there are bytes for."""
-    if len(shape) < 2 or min(shape) <= 0 or dtype.hasobject or math.prod(shape) > 10**9:
+    if len(shape) < 2 or min(shape) <= 0 or dtype.hasobject or math.prod(shape[1:]) > 10**9:
         raise Unreadable(f"shape {shape} of {dtype}")
     columns = shape[-1]
     rows = math.prod(shape[:-1])
