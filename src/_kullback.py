@@ -1,5 +1,8 @@
-"""The installed command, which `python -m kullback` runs too. It stands outside the package, whose import takes some tenths of a second: a
-Ctrl-C meanwhile shows no traceback, and a failure has the exit code of a bug."""
+"""The installed command, which `python -m kullback` runs too.
+
+It stands outside the package, whose import takes some tenths of a second. A Ctrl-C during that import shows no traceback. An import that
+fails exits with the code of a bug.
+"""
 
 from __future__ import annotations
 

@@ -17,7 +17,7 @@ SCRIPT = Path(__file__).with_name("jax_mesh_script.py")
 
 @pytest.fixture(scope="module")
 def on_a_mesh():
-    # What goes between devices is tested, and not the arithmetic.
+    # The tests look at the traffic between devices. Other tests cover the arithmetic.
     flags = "--xla_force_host_platform_device_count=8 " + QUICK_XLA["XLA_FLAGS"]
     environment = {**os.environ, "XLA_FLAGS": flags, "JAX_PLATFORMS": "cpu"}
     run = subprocess.run([sys.executable, str(SCRIPT)], capture_output=True, text=True, env=environment, timeout=600)

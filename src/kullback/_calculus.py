@@ -521,7 +521,7 @@ def cross_entropy_gradients(ops: Any, spec: Spec, x: Array, y: Array, scale: Arr
     scale = None if scale is None else ops.astype(scale, dtype)
     p, p_absent = _shares(ops, spec.forms[0], x, axes, scale)
     cost, q_absent = _costs(ops, spec.forms[1], y, axes, scale), _absent(spec, y)
-    # Where only P is there, the value is infinite, and there is no derivative to P.
+    # If P has a category that Q lacks, the value is infinite and the derivative to P does not exist.
     cost = ops.where(q_absent & ~p_absent, math.nan, ops.where(q_absent, 0.0, cost))
     if spec.forms[0] not in LOG_FORMS:
         cost = ops.where(x < 0.0, math.nan, cost)  # the row is no distribution, and its derivatives are NaN

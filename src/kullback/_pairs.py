@@ -25,11 +25,11 @@ class Spec(NamedTuple):
 
 
 class Pair(NamedTuple):
-    """Normalised p and q, and their logarithms (p and q may have underflown); log(q/p), 0 where both are absent, and never further from 0
-    than ±ABSENT, which stands where only one is there; where that is; KL(P‖Q).
+    """Normalised p and q and their logarithms, log(q/p), the masks of categories that only one side has, and KL(P‖Q).
 
-    Of finite logits, log(q/p) may overflow where p log(q/p) does not. `ratio` and `centred` do not overflow: they are log(q/p), and that
-    less its mean under P, divided by `unit`.
+    p and q may have underflown. log_ratio is log(q/p), cut off at ±ABSENT. It is ±ABSENT where only one side has the category, and 0 where
+    neither has it. For finite logits, log(q/p) may overflow although p log(q/p) does not. `ratio` is log(q/p) divided by `unit`, and
+    `centred` is `ratio` minus its mean under P. Neither overflows.
     """
 
     p: Array

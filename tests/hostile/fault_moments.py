@@ -22,7 +22,7 @@ from kullback._cli import main
 from kullback._compare.tables.engines import duckdb
 
 SOURCE = "import torch.nn.functional as F\nloss = F.kl_div(x, y)\n"
-# What is written, by which command, and what is there before.
+# The file that is written, the command that writes it, and the text that the file holds before.
 COMMANDS = {
     "out.html": (["compare", "p.npy", "p.npy", "--report", "out.html"], "yesterday's"),
     "t.json": (["profile", "t.csv", "-o", "t.json"], "yesterday's"),

@@ -661,8 +661,8 @@ def truth(case: Case, files: list[Path]) -> Expected | str:
             values.append([judge.kl(p, q), judge.kl(q, p), judge.js(p, q)])
             finite = [abs(v) for v in (*p, *q) if mp.isfinite(v)]
             largest = max([v for v in values[-1] if mp.isfinite(v)] or [mp.mpf(0)])
-            # docs/compare.md: 1e-10 of few numbers; docs/numerics.md: a log that rounds adds 2 eps max|log p| sqrt(KL). What llama.cpp's
-            # files store is no distribution to the last digit: their rounding of half a step is left open there (some 1e-4).
+            # docs/compare.md: 1e-10 of few numbers; docs/numerics.md: a log that rounds adds 2 eps max|log p| sqrt(KL). llama.cpp's
+            # files round to half a step, so the numbers in them sum to 1 only within 1e-4 or so.
             slack += mp.mpf("1e-10") * largest + 4 * judge.EPSILON["float64"] * max(finite) * mp.sqrt(largest) + mp.mpf("1e-18")
     if not values and not loose:
         return "there are no rows to compare"

@@ -162,7 +162,7 @@ def _object(side: Case) -> Any:
 
 # ---- damaging them
 
-# What is put into a text file, and what stands in a file's place.
+# Texts that are inserted into a text file, or that replace the whole file.
 PIECES = (
     "\0", "\xff", '"', "\n", "\r\n", "\r", ",", "\t", "\ufeff", "{", "}", "[", "]", "null", "1e400", "9" * 400, "NaN", "-", "e", "\u2028",
     " ", ",,", '""', "\\", "\\u0000", "\\ud800", "'", "{}\n", "[]\n", '{"a":{"b":1}}\n', '{"a":1,"a":2}\n', "\x1a", "x" * 100_000,

@@ -163,8 +163,8 @@ def _masses(a: Any, b: Any, scale: Any, *, exact: bool) -> Masses:
 
 
 def _origins(tops: tuple[Any, Any]) -> tuple[Any, Any, Any]:
-    """What both sides' half-precision logits are taken relative to before their difference is, and what is left between the largest. It is
-    nothing, and the difference exact, unless a large finite number masks one of the rows everywhere."""
+    """The origins that are subtracted from both sides' half-precision logits before their difference is taken, and the distance that then
+    remains between the largest logits. The origins are 0, and the difference is exact, unless a large finite number masks one whole row."""
     far = jnp.abs(tops[1] - tops[0]) > 512.0
     origin_a, origin_b = (jnp.where(far, top, 0.0) for top in tops)
     return origin_a, origin_b, jnp.where(far, 0.0, tops[1] - tops[0])

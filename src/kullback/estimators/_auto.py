@@ -115,7 +115,7 @@ def _poor(found: Estimate) -> Array:
 
 
 def _better(found: Estimate, sampled: Estimate, poor: Array) -> Estimate:
-    """Where the first is poor, the one with the smaller error."""
+    """Take the estimate with the smaller error for each element whose first estimate is poor."""
     better = poor & ((sampled.stderr < found.bound) | np.isnan(found.value))
     if np.all(better):
         return sampled

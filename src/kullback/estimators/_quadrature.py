@@ -196,7 +196,7 @@ def _evaluate(p: Law, q: Law, pieces: _Pieces, shape: tuple[int, ...]) -> tuple[
 def _moved(x: Array, values: Array, f: Array) -> Array:
     """How far integrals over pieces are off because each x, (pieces, nodes), is rounded: ∫ |f'| times half the distance of floats.
 
-    Where floats are so far apart that nodes coincide, nothing is known of the density between them: all of the integral is in doubt.
+    Nodes coincide if floats are too far apart there. The density between them is then unknown, so the whole integral counts as error.
     """
     step, size = np.abs(np.diff(x)), np.abs(x)
     rounding = 0.5 * np.spacing(np.minimum(size[:, :-1], size[:, 1:]))

@@ -38,8 +38,9 @@ def _combined(ops: Any, combine: Combine | None, parts: tuple[Array, ...]) -> tu
 def _relative(
     ops: Any, a: Array, b: Array, top_a: Array, top_b: Array, scale: Array | float | None
 ) -> tuple[Array, Array, Array, Array, Array]:
-    """Scaled logits below their largest; a quarter of their difference before the scale, free of what a constant on one side would round
-    away; and where a is absent and where b is."""
+    """Both sides' scaled logits minus their largest, a quarter of the sides' difference, and the masks of absent categories.
+
+    The difference is taken before the scale, and a constant that is added to one side costs it no digits."""
     p_absent, q_absent = a == -math.inf, b == -math.inf
     either = p_absent | q_absent
     # Quarters, since a finite logit may be the lowest float there is; and the scale may make it overflow.
