@@ -169,6 +169,8 @@ ERRORS = [
     (["nope.csv", "1,2"], "there is no file nope.csv"),
     ([".", "1,2"], ". is a directory, not a file"),
     (["folder.csv", "1,2"], "folder.csv is a directory, not a file"),
+    (["pipe.csv", "1,2"], "pipe.csv is a pipe or a device: save its contents as a file"),
+    (["pipe.npy", "1,2"], "pipe.npy is a pipe or a device: save its contents as a file"),
     (["empty.csv", "1,2"], "empty.csv is empty"),
     (["empty.json", "1,2"], "empty.json is empty"),
     (["empty.npy", "1,2"], "empty.npy is empty"),
@@ -241,6 +243,8 @@ def bad_files(here):
     Path("latin.csv").write_bytes("caf\xe9,1\nthe,1\n".encode("latin-1"))
     Path("empty.npy").touch()
     Path("folder.csv").mkdir()
+    for name in ("pipe.csv", "pipe.npy"):
+        os.mkfifo(name)
     np.save("pickled.npy", np.array([{}, 1], dtype=object), allow_pickle=True)
     np.save("two.npy", np.ones((2, 3)))
     np.save("one.npy", np.ones(3))

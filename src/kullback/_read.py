@@ -115,6 +115,8 @@ def _must_be_file(path: Path) -> None:
         raise ReadError(f"{path} is a directory, not a file")
     if not os.path.exists(path):
         raise ReadError(f"there is no file {path}")
+    if not os.path.isfile(path):
+        raise ReadError(f"{path} is a pipe or a device: save its contents as a file")
 
 
 def _number(cell: str) -> float | None:
