@@ -149,12 +149,13 @@ def _from_logs(ops: Any, a: Array, b: Array, axes: Any, scale: Array | None) -> 
     power = ops.exp(ops.where(above, below_b - (ops.where(far_apart, -60.0, mean * unit) + log_za), ops.where(below, u, 0.0)))
     far = ops.where(above, power - steep * (one + centred), steep * ((power - 1.0) * one - centred))
     terms = ops.where(above | below, far, p * phi_near(ops, ops.where(above | below, 0.0, u)))
-    # Mass that Q lacks makes the sum infinite, and a NaN anywhere makes it NaN.
-    s = ops.sum(ops.where(only_p, math.inf, terms), axes)
-    kl = ops.where(far_apart & (s < math.inf), (log_zb - log_za) - mean * unit, ops.log1p(s))
-    # u - KL; but for large KL that cancels where q is close to p, and the difference of the log-probabilities does not. Nor does u mean
-    # anything where KL is infinite, and other divergences still need log(q/p).
-    ratio = ops.where(kl > 1.0, d - (log_zb - log_za) * one, centred - kl * one)
+    # Where Q lacks the category, e^u is 0. `shift` is log E[e^u], which is KL unless Q lacks a category of P. KL is then infinite, and
+    # other divergences still need log(q/p) = u - shift. A NaN anywhere makes both NaN.
+    s = ops.sum(ops.where(only_p, -(steep * (one + centred)), terms), axes)
+    shift = ops.where(far_apart, (log_zb - log_za) - mean * unit, ops.log1p(s))
+    kl = ops.where(any_of(ops, only_p, p, axes) & ~ops.isnan(s), math.inf, shift)
+    # For a large shift, u - shift cancels where q is close to p, and the difference of the log-probabilities does not.
+    ratio = ops.where((shift > 1.0) | (shift < -0.5), d - (log_zb - log_za) * one, centred - shift * one)
     log_ratio = ratio * unit
     only_p_counts, only_q_counts = only_p | (log_ratio < -ABSENT), only_q | (log_ratio > ABSENT)
     log_ratio = _with_absent(ops, log_ratio, only_p_counts, only_q_counts, either)
