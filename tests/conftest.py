@@ -47,13 +47,16 @@ class Unselected:
 
 def pytest_addoption(parser):
     parser.addoption("--frameworks", help="test these only, for example numpy,torch (default: KULLBACK_TEST_FRAMEWORKS, or all)")
+    parser.addoption("--quick-xla", action="store_true", help="XLA does not optimise, and compiles in 40% of the time")
 
 
 def pytest_configure(config):
     if config.getoption("frameworks"):
         os.environ["KULLBACK_TEST_FRAMEWORKS"] = config.getoption("frameworks")  # processes that tests start see it too
-    from frameworks import LIBRARIES, selected
+    from frameworks import LIBRARIES, QUICK_XLA, selected
 
+    if config.getoption("quick_xla"):
+        os.environ.update(QUICK_XLA)
     try:
         left_out = {library: name for name in set(LIBRARIES) - set(selected()) for library in LIBRARIES[name]}
     except ValueError as error:
@@ -98,6 +101,10 @@ def pytest_runtest_setup():
         from frameworks import quicken_inductor
 
         quicken_inductor()
+    if "jax._src.interpreters.mlir" in sys.modules:
+        from frameworks import quicken_jax
+
+        quicken_jax()
 
 
 GIGABYTE = 2**30

@@ -6,6 +6,7 @@ Importing this module loads none of them. Each is imported when a test first use
 from __future__ import annotations
 
 import contextlib
+import functools
 import os
 import re
 import shutil
@@ -21,13 +22,15 @@ os.environ.setdefault("JAX_PERSISTENT_CACHE_MIN_ENTRY_SIZE_BYTES", "-1")
 os.environ.setdefault("TORCHINDUCTOR_CACHE_DIR", str(CACHE / "inductor"))
 os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3")
 os.environ.setdefault("JAX_PLATFORMS", "cpu")
+# JAX inspects the file of every frame of every exception otherwise, caught ones included.
+os.environ.setdefault("JAX_TRACEBACK_FILTERING", "off")
 # Inductor compiles in this process. Helper processes that import PyTorch gain nothing while two tests run at a time.
 os.environ.setdefault("TORCHINDUCTOR_COMPILE_THREADS", "1")
 # tinygrad compiles in this process too, and leaves loops as they are. Unrolling makes one divergence take 13 s instead of 3.
 # test_transforms_tinygrad covers unrolled loops.
 os.environ.setdefault("PARALLEL", "0")
 os.environ.setdefault("NOOPT", "1")
-# For processes in which XLA's arithmetic is not what is tested: it then compiles small programs in half the time.
+# XLA then compiles a small program in 40% of the time. For tests that do not judge XLA's arithmetic (`--quick-xla`).
 QUICK_XLA = {
     "XLA_FLAGS": "--xla_backend_optimization_level=0 --xla_llvm_disable_expensive_passes=true --xla_cpu_use_fusion_emitters=false"
     " --xla_cpu_parallel_codegen_split_count=1"
@@ -166,6 +169,14 @@ class TorchCompiled(Torch):
         # The default limit of recompilations would quietly fall back to eager.
         torch._dynamo.reset()
         return torch.compile(function, fullgraph=True, dynamic=False, backend=self.backend)
+
+
+def quicken_jax() -> None:
+    """JAX registers all MLIR dialects anew for each program, a fifth of the time of a small one. Here it registers them once."""
+    from jax._src.interpreters import mlir
+
+    if not hasattr(mlir.make_ir_context, "cache_info"):
+        mlir.make_ir_context = functools.cache(mlir.make_ir_context)
 
 
 def quicken_inductor() -> None:
@@ -312,7 +323,10 @@ class Tinygrad(Framework):
             value = function(*native)
             return [value, *value.sum().gradient(*native)]
 
-        value, *gradients = [x.numpy() for x in self.transform(differentiate)(*map(self.array, arrays))]
+        results = self.transform(differentiate)(*map(self.array, arrays))
+        # In one schedule: each alone would compile the forward pass again.
+        results[0].realize(*results[1:])
+        value, *gradients = [x.numpy() for x in results]
         return value, gradients
 
 
@@ -325,7 +339,9 @@ class TinygradJit(Tinygrad):
 
         def realized(*xs):
             result = function(*xs)
-            return [r.realize() for r in result] if isinstance(result, list) else result.realize()
+            first, *others = result if isinstance(result, list) else [result]
+            first.realize(*others)
+            return result
 
         jitted = tinygrad.TinyJit(realized)
 
