@@ -27,7 +27,7 @@ import torch.distributions as td
 from tensorflow_probability.substrates import jax as tfp_jax
 
 import kullback as kb
-from kullback import distributions
+from kullback import distributions, losses
 from kullback._distributions import adapters
 from kullback._distributions.registry import pairs
 from kullback._ops import scalar
@@ -410,7 +410,7 @@ def test_sizes_that_are_unknown_while_a_function_is_traced():
 IN_TENSORFLOW_1 = """
 import tensorflow as tf
 import kullback as kb, kullback.tensorflow as surface
-from kullback import distributions as D
+from kullback import distributions as D, losses
 {mode}
 p, q = tf.constant([0.5, 0.5, 0.0]), tf.constant([0.5, 0.25, 0.25])
 calls = {{
@@ -418,6 +418,8 @@ calls = {{
     "weighted": lambda: kb.kl([[0.5, 0.5]], [[0.5, 0.5]], weights=p), "surface": lambda: surface.kl_divergence(p, q),
     "Bernoulli": lambda: kb.kl(D.Bernoulli(p), D.Bernoulli(q)), "Poisson": lambda: kb.kl(D.Poisson(p), D.Poisson(q)),
     "traced": lambda: tf.function(kb.rel_entr, autograph=False)(p, q),
+    "kl_loss": lambda: losses.kl_loss(student=p, teacher=q), "policy_kl": lambda: losses.policy_kl(p, q),
+    "token_terms": lambda: losses.token_terms(p[None], q[None], tf.constant([0])),
 }}
 for name, call in calls.items():
     try:
@@ -541,6 +543,33 @@ def test_arrays_of_unknown_rank():
 
     with pytest.raises(ValueError, match=r"the number of axes of p is unknown: state it with tf\.ensure_shape"):
         of_categories(tf.constant(x))
+
+
+UNKNOWN = {
+    "weights": lambda x, y: kb.kl(y, y, form="logits", weights=x),
+    "temperature": lambda x, y: kb.kl(y, y, form="logits", temperature=x),
+    "student": lambda x, y: losses.kl_loss(student=x, teacher=y),
+    "teacher": lambda x, y: losses.kl_loss(student=y, teacher=x),
+    "logits_ref": lambda x, y: losses.token_terms(y, x, [0]),
+    "tokens": lambda x, y: losses.token_terms(y, y, tf.cast(x, tf.int32)),
+    "hidden": lambda x, y: losses.linear_kl(hidden=x, weight=y, teacher_logits=y),
+    "logp": lambda x, y: losses.policy_kl(x, y),
+    "mask": lambda x, y: losses.token_terms(y, y, [0], mask=x),
+}
+
+
+@pytest.mark.parametrize("name", UNKNOWN)
+def test_unknown_numbers_of_axes_are_refused_by_name(name):
+    """TensorFlow's own sentence came through: "Cannot take the length of shape with unknown rank"."""
+    function = tf.function(UNKNOWN[name], input_signature=[tf.TensorSpec(None), tf.TensorSpec([None, 3])], autograph=False)
+    with pytest.raises(ValueError, match=rf"the number of axes of {name} is unknown: state it with tf\.ensure_shape"):
+        function(tf.zeros((1, 3)), tf.zeros((1, 3)))
+
+
+def test_tokens_of_an_unknown_number_of_categories_are_refused():
+    function = tf.function(lambda x: losses.token_terms(x, x, [0]), input_signature=[tf.TensorSpec([None, None])], autograph=False)
+    with pytest.raises(ValueError, match=r"the number of categories of logits is unknown: state it with tf\.ensure_shape"):
+        function(tf.zeros((1, 3)))
 
 
 def test_independent_parts_of_different_numbers_are_refused():
