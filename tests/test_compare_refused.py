@@ -433,6 +433,42 @@ class TestRefused:
         with pytest.raises(ValueError, match="form is 'logit'"):
             kb.compare("p.npy", "q.npz", form="logit")
 
+    @pytest.mark.parametrize("token", [VOCABULARY, -1])
+    def test_tokens_beyond_the_vocabulary(self, here, token):
+        """Regression: allow_partial=True left such rows out, as ones whose tokens differ. Those before the first row were not looked at."""
+        text = np.arange(CHUNKS * CONTEXT).reshape(CHUNKS, CONTEXT) % VOCABULARY
+        np.savez("p.npz", logits=self.p, tokens=text[:, CONTEXT // 2 + 1 :].reshape(-1))
+        for chunk, place in ((0, 3), (2, 0), (CHUNKS - 1, CONTEXT - 1)):
+            bad = text.copy()
+            bad[chunk, place] = token
+            write_llama("q.kld", self.q, bad)
+            sentence = f"q.kld is a damaged llama.cpp logits file: token {token} at place {place} of chunk {chunk} is no category"
+            for partial in (False, True):
+                for p in ("p.npy", "p.npz"):
+                    with pytest.raises(ReadError, match=f"^{sentence}; there are 101, counted from 0$"):
+                        kb.compare(p, "q.kld", form=("logits", "log_probs"), allow_partial=partial)
+        wrong = np.zeros(ROWS, int)
+        wrong[7] = token
+        np.savez("q.npz", logits=self.q, tokens=wrong)
+        with pytest.raises(ReadError, match=rf"^q\.npz: token {token} of row 7 is no category; there are 101, counted from 0$"):
+            kb.compare("p.npz", "q.npz", allow_partial=True)
+
+    def test_damaged_pt_files(self, here):
+        """Regression: PyTorch's own "index out of range" was quoted."""
+        torch.save({"logits": torch.tensor(self.q)}, "q.pt")
+        data = Path("q.pt").read_bytes()
+        start = data.index(b"\x80\x02}")
+        found = set()
+        for place in range(start, start + 120):
+            Path("q.pt").write_bytes(data[:place] + bytes([data[place] ^ 0x40]) + data[place + 1 :])
+            try:
+                kb.compare("p.npy", "q.pt", form="logits")
+            except ReadError as error:
+                found.add(str(error))
+        assert "q.pt is damaged or cut short: PyTorch cannot read tensors from it" in found
+        assert not [sentence for sentence in found if not sentence.startswith(("q.pt ", "p.npy has"))]
+        assert not any("out of range" in sentence or "Expected" in sentence or "assert" in sentence for sentence in found), found
+
     def test_more_tokens_than_rows(self, here):
         """Those of the longer side are taken, and it is said; more than that are about something else."""
         np.save("q.npy", self.q[:-3])
