@@ -192,10 +192,61 @@ class TestRefused:
         assert main(["compare", "p.npy", "gpt", "--form", "logits"]) == 2
         assert capsys.readouterr().err.startswith("kullback compare: gpt is a model")
         if weights == "wte.pt":  # no name of a model's weights; the error tells this way
+            self.refused("gpt/*.pt", "gpt/wte.pt holds 'wte.weight', a parameter of a model")
+            torch.save({"x": torch.tensor(self.q)}, f"gpt/{weights}")
             assert kb.compare("p.npy", "gpt/*.pt", form="logits").rows == ROWS
         else:
             for name in (f"gpt/{weights}", "g*/*"):
                 self.refused(name, f"gpt/{weights} is part of a model")
+
+    @pytest.mark.parametrize(
+        ("beside", "weights", "kind"),
+        [
+            ("adapter_config.json", "adapter_model.safetensors", "an adapter of a model (weights, with an"),
+            ("adapter_config.json", "adapter_model.bin", "an adapter of a model (weights, with an"),
+            ("model.safetensors.index.json", "model-00001-of-00002.safetensors", "a model (weights, with a"),
+            ("pytorch_model.bin.index.json", "pytorch_model-00001-of-00002.bin", "a model (weights, with a"),
+            ("model_index.json", "diffusion_pytorch_model.safetensors", "a diffusion model (weights, with a"),
+            ("model_index.json", "unet/diffusion_pytorch_model.safetensors", "a diffusion model (weights, with a"),
+        ],
+    )
+    def test_parts_of_models(self, here, beside, weights, kind):
+        """Regression: an adapter or a model without a config.json was read as an array of numbers."""
+        (Path("m") / weights).parent.mkdir(parents=True)
+        Path("m", beside).write_text("{}")
+        if weights.endswith("safetensors"):
+            save_file({"x": self.q}, Path("m", weights))
+        else:
+            torch.save({"x": torch.tensor(self.q)}, Path("m", weights))
+        self.refused("m", f"m is {kind} {beside}), and compare takes what models give: save the logits of each")
+        if "/" not in weights:
+            self.refused(f"m/{weights}", f"m/{weights} is part of {kind} {beside})")
+
+    @pytest.mark.parametrize("name", ["lm_head.weight", "model.embed_tokens.weight", "weight", "params/Dense_0/kernel", "head.bias"])
+    def test_parameters_of_models(self, here, name):
+        """Regression: rows of an embedding were compared as rows of logits."""
+        save_file({name: self.q}, "model.safetensors")
+        torch.save({name: torch.tensor(self.q), "other": torch.tensor(self.q)}, "model.pt")
+        np.savez("model.npz", **{name.replace("/", "."): self.q})
+        for file in ("model.safetensors", "model.pt", "model.npz"):
+            shown = name.replace("/", ".") if file == "model.npz" else name
+            self.refused(
+                file,
+                f"{file} holds {shown!r}, a parameter of a model, and compare takes what models give: save the logits of each; an array of "
+                "outputs is called probs, log_probs, logits or counts",
+            )
+        save_file({name: self.q, "logits": self.q}, "q.safetensors")
+        assert kb.compare("p.npy", "q.safetensors", form="logits").rows == ROWS
+
+    @pytest.mark.parametrize("name", ["q4.gguf", "renamed.bin", "model.onnx", "pytorch_model.bin", "m.keras", "m.tflite", "saved_model.pb"])
+    def test_formats_of_models(self, here, name):
+        """Regression: the sentence said that nothing could tell what they are."""
+        Path("m").mkdir()
+        Path("m", name).write_bytes(b"GGUF\3\0\0\0" if name in ("q4.gguf", "renamed.bin") else b"\x08\x07\x12\x07pytorch")
+        Path("m/README.md").write_text("A model.")
+        sentence = f"m/{name} is a model, and compare takes what models give: save the logits of each"
+        for given in ("m", f"m/{name}"):
+            self.refused(given, sentence)
 
     def test_headers_that_lie(self, here):
         """Regression: of a negative length, "the first -4" were to be compared."""
@@ -465,7 +516,7 @@ class TestRefused:
                 kb.compare("p.npy", "q.pt", form="logits")
             except ReadError as error:
                 found.add(str(error))
-        assert "q.pt is damaged or cut short: PyTorch cannot read tensors from it" in found
+        assert "q.pt is damaged, cut short or a TorchScript program: save a tensor, or a dict of tensors" in found
         assert not [sentence for sentence in found if not sentence.startswith(("q.pt ", "p.npy has"))]
         assert not any("out of range" in sentence or "Expected" in sentence or "assert" in sentence for sentence in found), found
 

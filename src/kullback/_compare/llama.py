@@ -40,9 +40,13 @@ class Clipped(NamedTuple):
 
 
 def is_llama(path: Path) -> bool:
+    return begins_with(path, MAGIC)
+
+
+def begins_with(path: Path, magic: bytes) -> bool:
     try:
         with open(path, "rb") as file:
-            return file.read(len(MAGIC)) == MAGIC
+            return file.read(len(magic)) == magic
     except OSError:
         return False
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 import os
+import re
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
@@ -12,10 +13,15 @@ import numpy as np
 
 from .._ops import ops_of
 from .._read import ReadError
-from .llama import is_llama, open_llama
-from .shards import SUFFIXES, Piece, listed, open_array
+from .llama import begins_with, is_llama, open_llama
+from .shards import SUFFIXES, TAKES_OUTPUTS, Piece, listed, open_array
 
 Array = Any
+
+# Endings of files that hold the weights of a model, the names that Hugging Face's libraries give them, and endings of nothing but models.
+WEIGHTS = r"\.(safetensors|bin|pt|pth|h5|msgpack|gguf)"
+NAMED_WEIGHTS = rf"((.+[_.-])?model|consolidated)([.-][\w.-]+)?{WEIGHTS}"
+PROGRAMS = r"\.(gguf|onnx|keras|tflite|pb|ckpt)$"
 
 
 class Source:
@@ -99,12 +105,16 @@ def open_source(source: Any, name: str, form: str | None = None) -> Source:
             return Source(os.fspath(source), "llama.cpp", [open_llama(path) for path in files])
         arrays = [path for path in files if path.suffix.lower() in SUFFIXES]
         if len(files) == 1 and not arrays:
-            raise unknown(files[0])
+            raise unknown(files)
         return Source(os.fspath(source), "array", [open_array(path, form) for path in arrays])
     return Source(name, "array", [_in_memory(source, name)])
 
 
-def unknown(path: Path) -> ReadError:
+def unknown(files: Sequence[Path]) -> ReadError:
+    for path in files:
+        if begins_with(path, b"GGUF") or re.search(PROGRAMS, path.name) or re.fullmatch(NAMED_WEIGHTS, path.name):
+            return ReadError(f"{path} is a model, {TAKES_OUTPUTS}")
+    path = files[0]
     if path.stat().st_size == 0:
         return ReadError(f"{path} is empty")
     return ReadError(

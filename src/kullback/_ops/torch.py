@@ -461,7 +461,7 @@ def load_weights(path: str) -> dict[str, tuple[Any, bool]]:
     except (OSError, MemoryError):
         raise
     except Exception:  # the bytes may be any, and PyTorch raises IndexError, AssertionError and others over them
-        raise NotWeights("is damaged or cut short: PyTorch cannot read tensors from it") from None
+        raise NotWeights("is damaged, cut short or a TorchScript program: save a tensor, or a dict of tensors") from None
     named = loaded if isinstance(loaded, dict) else {"": loaded}
     found = {}
     for name, tensor in named.items():
