@@ -11,31 +11,36 @@ import subprocess
 import sys
 import warnings
 
-import distrax
-import jax
-import jax.numpy as jnp
 import mpmath as mp
 import numpy as np
-import numpyro.distributions as numpyro
 import pytest
 import scipy.special
-import tensorflow as tf
-import tensorflow_probability as tfp
-import tinygrad
 import torch
 import torch.distributions as td
-from tensorflow_probability.substrates import jax as tfp_jax
 
 import kullback as kb
+from frameworks import Lazy
 from kullback import distributions, losses
 from kullback._distributions import adapters
 from kullback._distributions.registry import pairs
 from kullback._ops import scalar
 
-tfd, tfd_jax = tfp.distributions, tfp_jax.distributions
+distrax = Lazy("distrax")
+jax = Lazy("jax")
+jnp = Lazy("jax.numpy")
+numpyro = Lazy("numpyro.distributions")
+tf = Lazy("tensorflow")
+tfp = Lazy("tensorflow_probability")
+tinygrad = Lazy("tinygrad")
+tfp_jax = Lazy("tensorflow_probability.substrates.jax")
+
+tfd = Lazy("tensorflow_probability", "distributions")
+tfd_jax = Lazy("tensorflow_probability.substrates.jax", "distributions")
 SUBSTRATES = [
-    pytest.param(tfd, tf.linalg, tf.constant, id="tensorflow"),
-    pytest.param(tfd_jax, tfp_jax.tf2jax.linalg, jnp.asarray, id="jax"),
+    pytest.param(tfd, Lazy("tensorflow", "linalg"), lambda x, dtype=None: tf.constant(x, dtype), id="tensorflow"),
+    pytest.param(
+        tfd_jax, Lazy("tensorflow_probability.substrates.jax", "tf2jax", "linalg"), lambda x, dtype=None: jnp.asarray(x, dtype), id="jax"
+    ),
 ]
 # Results of float32 numbers of the order of 1, computed in float32 by JAX.
 FLOAT32 = 1e-5
@@ -157,7 +162,9 @@ def test_every_parameter_of_every_pair_counts_in_the_shape():
 
 
 def _tensors(name):
-    return {"numpy": np.asarray, "torch": torch.tensor, "tensorflow": tf.constant, "jax": jnp.asarray, "tinygrad": tinygrad.Tensor}[name]
+    if name in ("numpy", "torch"):
+        return np.asarray if name == "numpy" else torch.tensor
+    return tf.constant if name == "tensorflow" else jnp.asarray if name == "jax" else tinygrad.Tensor
 
 
 @pytest.mark.parametrize("name", ["numpy", "torch", "tensorflow", "jax", "tinygrad"])
@@ -430,6 +437,7 @@ print("refused")
 """
 
 
+@pytest.mark.needs("tensorflow")
 def test_graphs_of_tensorflow_1_are_refused():
     program = IN_TENSORFLOW_1.format(mode="tf.compat.v1.disable_v2_behavior()")  # for good, hence a process of its own
     found = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True)
