@@ -20,7 +20,7 @@ import kullback as kb
 import kullback.torch
 from frameworks import ALL, Lazy
 from kullback import losses
-from kullback.estimators import from_policy, per_token
+from kullback.estimators import from_policy, per_token, variational
 
 jax = Lazy("jax")
 jax_sparse = Lazy("jax.experimental.sparse")
@@ -318,6 +318,51 @@ def test_what_is_no_array_is_named_in_one_sentence():
         with pytest.raises((TypeError, ValueError, RuntimeError)) as caught:
             call()
         assert str(caught.value).startswith(sentence)
+
+
+@pytest.mark.parametrize("make", [np.asarray, torch.tensor], ids=["numpy", "torch"])
+@pytest.mark.parametrize("bad", [-1.0, math.nan, -math.inf])
+def test_masks_are_not_negative_and_not_nan(make, bad):
+    """Regression: any of these counted as 1, although -inf means the opposite in attention masks."""
+    x, z, mask = make([-1.0, -2.0]), make([[0.0, 1.0], [1.0, 0.0]]), make([1.0, bad])
+    for call in (
+        lambda: losses.policy_kl(x, x, mask=mask),
+        lambda: losses.grpo(x, x, mask=mask),
+        lambda: losses.token_terms(z, z, [0, 1], mask=mask),
+        lambda: from_policy(x, x, mask=mask),
+        lambda: kb.Comparison().update(z, z, form="logits", mask=mask),
+    ):
+        with pytest.raises(ValueError, match=rf"^mask holds {bad:g}.* at 1: it must be 0 for what is left out, and 1 for what counts$"):
+            call()
+
+
+def test_tensors_without_numbers_are_named_in_comparisons():
+    """Regression: "Got unsupported ScalarType", "can't convert Sparse layout tensor to numpy", "Cannot copy out of meta tensor"."""
+    z = torch.zeros(2, 3)
+    for x in (z.to_sparse(), z.to(torch.float8_e4m3fn), torch.zeros(2, 3, device="meta"), torch.nested.nested_tensor([z[0], z[1]])):
+        for call in (
+            lambda x=x: kb.Comparison().update(x, z, form="logits"),
+            lambda x=x: kb.Comparison().update(z, x, form="logits"),
+            lambda x=x: kb.Comparison().update(z, z, form="logits", mask=x),
+            lambda x=x: kb.compare(z, z, form="logits", tokens=x),
+            lambda x=x: kb.compare(x, z, form="logits"),
+        ):
+            with pytest.raises(
+                (TypeError, ValueError),
+                match=r"^(p|q|P|mask|tokens) (\(Tensor, .*\) cannot be read as numbers: pass a dense|is a sparse|has dtype torch)",
+            ):
+                call()
+
+
+def test_options_that_losses_and_estimators_cannot_use():
+    """Regression: a TypeError of Python's, a coefficient of NaN, a ZeroDivisionError."""
+    with pytest.raises(ValueError, match=r"^scale_t2 multiplies by temperature squared, and temperature is None: pass a number$"):
+        losses.kl_loss(student=[1.0, 2.0], teacher=[2.0, 1.0], temperature=None, scale_t2=True)
+    for value in (math.nan, -1.0, None):
+        with pytest.raises(ValueError, match=rf"^value is {value}: it must be a number of at least 0$"):
+            losses.FixedKLController(value)
+    with pytest.raises(ValueError, match=r"^every row of x and y is the same point, so there is nothing to train a critic on"):
+        variational(np.ones((50, 2)), np.ones((50, 2)))
 
 
 def test_sparse_arrays_of_jax_and_tensorflow_are_named_in_one_sentence():

@@ -284,6 +284,15 @@ def weight_per_row(ops: Any, weights: Any, x: Array, axes: tuple[int, ...], chec
     return per_row(ops, "weights", weights, x, axes, lambda ops, weights: judged_weights(ops, weights, check))
 
 
+def must_be_mask(mask: Any) -> None:
+    """NaN would count in full, and so would -inf, which attention masks have for what is left out."""
+    wrong = np.argwhere(~(mask >= 0))
+    if len(wrong):
+        place = tuple(int(i) for i in wrong[0])
+        where = f" at {place[0] if len(place) == 1 else place}" if place else ""
+        raise ValueError(f"mask holds {mask[place]}{where}: it must be 0 for what is left out, and 1 for what counts")
+
+
 def judged_weights(ops: Any, weights: Array, check: bool | None = None) -> Array:
     """Weights that are negative, infinite or NaN raise where values can be looked at, and become NaN elsewhere."""
     if check is False or not (ops.can_look(weights) if check else ops.may_look(weights)):

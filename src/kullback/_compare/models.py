@@ -197,7 +197,7 @@ def _given_tokens(tokens: Any, rows: int, most: int) -> _Tokens:
         if stored.whole < (stored.shape[0] if len(stored.shape) < 2 else int(np.prod(stored.shape[:-1]))):
             raise ReadError(f"{path} is cut short")
     else:
-        array = host(tokens)[0].reshape(-1)
+        array = host(tokens, "tokens")[0].reshape(-1)
         count, kind, name = len(array), array.dtype.name, "tokens"
 
         def read(start: int, stop: int) -> Array:

@@ -11,6 +11,7 @@ from typing import Any
 
 import numpy as np
 
+from .._forms import DTYPES
 from .._ops import ops_of
 from .._read import ReadError
 from .llama import begins_with, is_llama, open_llama
@@ -142,7 +143,7 @@ def _in_memory(x: Any, name: str) -> Piece:
         raise ReadError(f"{name} has dtype {x.dtype}: use float16, bfloat16, float32, float64 or an integer type")
     rows, columns = math.prod(shape[:-1]), shape[-1]
 
-    half = ops.is_float(x) and ops.is_half(x)
+    half = host(x[:1], name)[1]
 
     def read(start: int, stop: int) -> Array:
         return (x if len(shape) == 2 else x.reshape(rows, columns))[start:stop]
@@ -152,11 +153,15 @@ def _in_memory(x: Any, name: str) -> Piece:
     return Piece(name, None, rows, columns, rows, read, None, half, here, width)
 
 
-def host(x: Any) -> tuple[Array, bool]:
+def host(x: Any, name: str = "it") -> tuple[Array, bool]:
     """A NumPy array of what any framework holds, of float32, float64 or whole numbers; and whether it was of half precision."""
     ops = ops_of(x)
     if ops is None:
         x = np.asarray(x)
         ops = ops_of(x)
     half = ops.is_float(x) and ops.is_half(x)
-    return np.asarray(ops.to_numpy(ops.astype(x, ops.float32) if half else x)), half
+    try:
+        return np.asarray(ops.to_numpy(ops.astype(x, ops.float32) if half else x)), half
+    except (TypeError, NotImplementedError, RuntimeError):  # in a framework's own words
+        what = f"{name} ({type(x).__name__}, {x.dtype}) cannot be read as numbers"
+        raise TypeError(f"{what}: pass a dense array with dtype {DTYPES}, outside of compiled functions") from None
