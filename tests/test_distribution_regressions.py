@@ -574,6 +574,13 @@ def test_unknown_numbers_of_axes_are_refused_by_name(name):
         function(tf.zeros((1, 3)), tf.zeros((1, 3)))
 
 
+def test_numeric_estimates_inside_a_traced_function_are_refused():
+    """An AttributeError came through: 'SymbolicTensor' object has no attribute 'numpy'."""
+    function = tf.function(lambda x: kb.kl(tfd.Normal(x, 1.0), tfd.StudentT(3.0, 0.0, 1.0), method="auto"), autograph=False)
+    with pytest.raises(kb.NoClosedForm, match="it looks at parameters, so it cannot be traced or compiled; call it outside$"):
+        function(tf.constant(1.0))
+
+
 def test_tokens_of_an_unknown_number_of_categories_are_refused():
     function = tf.function(lambda x: losses.token_terms(x, x, [0]), input_signature=[tf.TensorSpec([None, None])], autograph=False)
     with pytest.raises(ValueError, match=r"the number of categories of logits is unknown: state it with tf\.ensure_shape"):
