@@ -82,7 +82,7 @@ def pytest_collection_modifyitems(config, items):
             item.add_marker(pytest.mark.skip(reason=f"needs {', '.join(sorted(missing))}, which --frameworks leaves out"))
         if EXPENSIVE & set(getattr(item, "fixturenames", ())):
             item.add_marker("compiler")
-        if any(getattr(value, "compiled", False) is True for value in parameters):
+        if any(isinstance(value, Framework) and value.compiled for value in parameters):
             item.add_marker("compiler")
 
 

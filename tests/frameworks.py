@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import contextlib
 import functools
+import importlib
 import os
 import re
 import shutil
@@ -45,6 +46,19 @@ with contextlib.suppress(ImportError):
 import numpy as np  # noqa: E402
 
 Function = Callable[..., Any]
+
+
+class Lazy:
+    """A module that a test imports when it first uses it. The other tests of its file then run where its framework is left out."""
+
+    def __init__(self, name: str, *path: str) -> None:
+        self._name, self._path = name, path
+
+    def __getattr__(self, attribute: str) -> Any:
+        if attribute.startswith("_"):  # pytest asks every name in a file whether it is a fixture
+            raise AttributeError(attribute)
+        return functools.reduce(getattr, (*self._path, attribute), importlib.import_module(self._name))
+
 
 # The libraries that need each framework. `--frameworks` and KULLBACK_TEST_FRAMEWORKS choose among the keys.
 LIBRARIES = {

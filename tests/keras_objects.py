@@ -208,3 +208,26 @@ def check_metric_without_state():
         state = metric.stateless_update_state(state, x[rows], y[rows])
     close(metric.stateless_result(state), by_hand(x, y).mean(), ROUNDING)
     close(metric.result(), 0.0, 0)
+
+
+def check_tensorflow_1_graphs_are_refused():
+    """Entropies and divergences were wrong at 0 there, because == compares tensors by identity."""
+    import tensorflow as tf
+
+    rows = np.array([[0.5, 0.5, 0.0]], np.float32)
+    with tf.Graph().as_default():
+        for call in (
+            kk.kl_divergence,
+            kk.losses.KLDivergence(),
+            kk.losses.KLDivergence(from_logits=True),
+            lambda x, y: kk.losses.KLDivergence()(x, y, sample_weight=tf.ones(1)),
+            lambda x, y: kk.metrics.KLDivergence()(x, y),
+        ):
+            raises(NotImplementedError, "graphs of TensorFlow 1", lambda call=call: call(tf.constant(rows), tf.constant(rows)))
+
+
+def check_tensorflow_unknown_numbers_of_axes_are_refused():
+    import tensorflow as tf
+
+    function = tf.function(kk.kl_divergence, input_signature=[tf.TensorSpec(None)] * 2, autograph=False)
+    raises(ValueError, "the number of axes of y_true is unknown: state it with tf.ensure_shape", lambda: function([0.5, 0.5], [0.5, 0.5]))

@@ -4,22 +4,24 @@ from __future__ import annotations
 
 import math
 
-import distrax
-import jax.numpy as jnp
 import mpmath as mp
 import numpy as np
-import numpyro.distributions as numpyro
 import pytest
 import scipy.stats
-import tensorflow_probability as tfp
 import torch
 import torch.distributions as td
-from tensorflow_probability.substrates import jax as tfp_jax
 
 import densities
 import kullback as kb
+from frameworks import Lazy
 from kullback import distributions as own
 from kullback.estimators import Estimate
+
+distrax = Lazy("distrax")
+jnp = Lazy("jax.numpy")
+numpyro = Lazy("numpyro.distributions")
+tfp = Lazy("tensorflow_probability")
+tfp_jax = Lazy("tensorflow_probability.substrates.jax")
 
 
 def auto(p, q, **options):

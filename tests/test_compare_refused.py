@@ -192,10 +192,61 @@ class TestRefused:
         assert main(["compare", "p.npy", "gpt", "--form", "logits"]) == 2
         assert capsys.readouterr().err.startswith("kullback compare: gpt is a model")
         if weights == "wte.pt":  # no name of a model's weights; the error tells this way
+            self.refused("gpt/*.pt", "gpt/wte.pt holds 'wte.weight', a parameter of a model")
+            torch.save({"x": torch.tensor(self.q)}, f"gpt/{weights}")
             assert kb.compare("p.npy", "gpt/*.pt", form="logits").rows == ROWS
         else:
             for name in (f"gpt/{weights}", "g*/*"):
                 self.refused(name, f"gpt/{weights} is part of a model")
+
+    @pytest.mark.parametrize(
+        ("beside", "weights", "kind"),
+        [
+            ("adapter_config.json", "adapter_model.safetensors", "an adapter of a model (weights, with an"),
+            ("adapter_config.json", "adapter_model.bin", "an adapter of a model (weights, with an"),
+            ("model.safetensors.index.json", "model-00001-of-00002.safetensors", "a model (weights, with a"),
+            ("pytorch_model.bin.index.json", "pytorch_model-00001-of-00002.bin", "a model (weights, with a"),
+            ("model_index.json", "diffusion_pytorch_model.safetensors", "a diffusion model (weights, with a"),
+            ("model_index.json", "unet/diffusion_pytorch_model.safetensors", "a diffusion model (weights, with a"),
+        ],
+    )
+    def test_parts_of_models(self, here, beside, weights, kind):
+        """Regression: an adapter or a model without a config.json was read as an array of numbers."""
+        (Path("m") / weights).parent.mkdir(parents=True)
+        Path("m", beside).write_text("{}")
+        if weights.endswith("safetensors"):
+            save_file({"x": self.q}, Path("m", weights))
+        else:
+            torch.save({"x": torch.tensor(self.q)}, Path("m", weights))
+        self.refused("m", f"m is {kind} {beside}), and compare takes what models give: save the logits of each")
+        if "/" not in weights:
+            self.refused(f"m/{weights}", f"m/{weights} is part of {kind} {beside})")
+
+    @pytest.mark.parametrize("name", ["lm_head.weight", "model.embed_tokens.weight", "weight", "params/Dense_0/kernel", "head.bias"])
+    def test_parameters_of_models(self, here, name):
+        """Regression: rows of an embedding were compared as rows of logits."""
+        save_file({name: self.q}, "model.safetensors")
+        torch.save({name: torch.tensor(self.q), "other": torch.tensor(self.q)}, "model.pt")
+        np.savez("model.npz", **{name.replace("/", "."): self.q})
+        for file in ("model.safetensors", "model.pt", "model.npz"):
+            shown = name.replace("/", ".") if file == "model.npz" else name
+            self.refused(
+                file,
+                f"{file} holds {shown!r}, a parameter of a model, and compare takes what models give: save the logits of each; an array of "
+                "outputs is called probs, log_probs, logits or counts",
+            )
+        save_file({name: self.q, "logits": self.q}, "q.safetensors")
+        assert kb.compare("p.npy", "q.safetensors", form="logits").rows == ROWS
+
+    @pytest.mark.parametrize("name", ["q4.gguf", "renamed.bin", "model.onnx", "pytorch_model.bin", "m.keras", "m.tflite", "saved_model.pb"])
+    def test_formats_of_models(self, here, name):
+        """Regression: the sentence said that nothing could tell what they are."""
+        Path("m").mkdir()
+        Path("m", name).write_bytes(b"GGUF\3\0\0\0" if name in ("q4.gguf", "renamed.bin") else b"\x08\x07\x12\x07pytorch")
+        Path("m/README.md").write_text("A model.")
+        sentence = f"m/{name} is a model, and compare takes what models give: save the logits of each"
+        for given in ("m", f"m/{name}"):
+            self.refused(given, sentence)
 
     def test_headers_that_lie(self, here):
         """Regression: of a negative length, "the first -4" were to be compared."""
@@ -432,6 +483,42 @@ class TestRefused:
         self.refused("q.npz", "v.npy: token 101 of row 0 is no category; there are 101, counted from 0", tokens="v.npy")
         with pytest.raises(ValueError, match="form is 'logit'"):
             kb.compare("p.npy", "q.npz", form="logit")
+
+    @pytest.mark.parametrize("token", [VOCABULARY, -1])
+    def test_tokens_beyond_the_vocabulary(self, here, token):
+        """Regression: allow_partial=True left such rows out, as ones whose tokens differ. Those before the first row were not looked at."""
+        text = np.arange(CHUNKS * CONTEXT).reshape(CHUNKS, CONTEXT) % VOCABULARY
+        np.savez("p.npz", logits=self.p, tokens=text[:, CONTEXT // 2 + 1 :].reshape(-1))
+        for chunk, place in ((0, 3), (2, 0), (CHUNKS - 1, CONTEXT - 1)):
+            bad = text.copy()
+            bad[chunk, place] = token
+            write_llama("q.kld", self.q, bad)
+            sentence = f"q.kld is a damaged llama.cpp logits file: token {token} at place {place} of chunk {chunk} is no category"
+            for partial in (False, True):
+                for p in ("p.npy", "p.npz"):
+                    with pytest.raises(ReadError, match=f"^{sentence}; there are 101, counted from 0$"):
+                        kb.compare(p, "q.kld", form=("logits", "log_probs"), allow_partial=partial)
+        wrong = np.zeros(ROWS, int)
+        wrong[7] = token
+        np.savez("q.npz", logits=self.q, tokens=wrong)
+        with pytest.raises(ReadError, match=rf"^q\.npz: token {token} of row 7 is no category; there are 101, counted from 0$"):
+            kb.compare("p.npz", "q.npz", allow_partial=True)
+
+    def test_damaged_pt_files(self, here):
+        """Regression: PyTorch's own "index out of range" was quoted."""
+        torch.save({"logits": torch.tensor(self.q)}, "q.pt")
+        data = Path("q.pt").read_bytes()
+        start = data.index(b"\x80\x02}")
+        found = set()
+        for place in range(start, start + 120):
+            Path("q.pt").write_bytes(data[:place] + bytes([data[place] ^ 0x40]) + data[place + 1 :])
+            try:
+                kb.compare("p.npy", "q.pt", form="logits")
+            except ReadError as error:
+                found.add(str(error))
+        assert "q.pt is damaged, cut short or a TorchScript program: save a tensor, or a dict of tensors" in found
+        assert not [sentence for sentence in found if not sentence.startswith(("q.pt ", "p.npy has"))]
+        assert not any("out of range" in sentence or "Expected" in sentence or "assert" in sentence for sentence in found), found
 
     def test_more_tokens_than_rows(self, here):
         """Those of the longer side are taken, and it is said; more than that are about something else."""

@@ -2,20 +2,22 @@
 
 from __future__ import annotations
 
-import jax
-import jax.numpy as jnp
 import mpmath as mp
 import numpy as np
 import pytest
-import tensorflow as tf
 import torch
 import torch.distributions as td
 
 import kullback as kb
+from frameworks import Lazy
 from kullback import distributions
 from kullback._distributions import batches
 from kullback._ops import log_gamma
 from test_distribution_truths import BOUND, PAIRS, _columns, _records, _worst
+
+jax = Lazy("jax")
+jnp = Lazy("jax.numpy")
+tf = Lazy("tensorflow")
 
 
 @pytest.fixture

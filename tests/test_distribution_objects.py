@@ -2,23 +2,25 @@
 
 from __future__ import annotations
 
-import distrax
-import jax
-import jax.numpy as jnp
 import numpy as np
-import numpyro.distributions as numpyro
 import pytest
 import scipy.stats
-import tensorflow as tf
-import tensorflow_probability as tfp
 import torch
 import torch.distributions as td
-from tensorflow_probability.substrates import jax as tfp_jax
 
 import densities
 import kullback as kb
+from frameworks import Lazy
 from kullback import distributions
 from test_distribution_pairs import BASE
+
+distrax = Lazy("distrax")
+jax = Lazy("jax")
+jnp = Lazy("jax.numpy")
+numpyro = Lazy("numpyro.distributions")
+tf = Lazy("tensorflow")
+tfp = Lazy("tensorflow_probability")
+tfp_jax = Lazy("tensorflow_probability.substrates.jax")
 
 # A unit in the last place of float32, several times: the parameters are read as they are stored.
 FLOAT32 = 1e-6
@@ -93,17 +95,13 @@ def _numpyro(name, p):
     return getattr(numpyro, SAME.get(name, name))(*p)
 
 
-def _tfp(module):
-    def make(name, p):
-        as_array = tf.constant if module is tfp.distributions else jnp.asarray
-        p = [as_array(np.float32(x)) for x in p]
-        if name == "BernoulliLogits":
-            return module.Bernoulli(logits=p[0])
-        if name == "Bernoulli":
-            return module.Bernoulli(probs=p[0])
-        return getattr(module, SAME.get(name, name))(*p)
-
-    return make
+def _tfp(module, as_array, name, p):
+    p = [as_array(np.float32(x)) for x in p]
+    if name == "BernoulliLogits":
+        return module.Bernoulli(logits=p[0])
+    if name == "Bernoulli":
+        return module.Bernoulli(probs=p[0])
+    return getattr(module, SAME.get(name, name))(*p)
 
 
 def _distrax(name, p):
@@ -132,8 +130,8 @@ COMMON = ("Normal", "Laplace", "Cauchy", "Gumbel", "LogNormal", "HalfNormal", "G
 LIBRARIES = {
     "torch": (_torch, (*COMMON, "HalfCauchy", "Geometric")),
     "numpyro": (_numpyro, (*COMMON, "HalfCauchy", "Geometric")),
-    "tfp": (_tfp(tfp.distributions), (*COMMON, "InverseGaussian")),
-    "tfp-jax": (_tfp(tfp_jax.distributions), (*COMMON, "InverseGaussian")),
+    "tfp": (lambda name, p: _tfp(tfp.distributions, tf.constant, name, p), (*COMMON, "InverseGaussian")),
+    "tfp-jax": (lambda name, p: _tfp(tfp_jax.distributions, jnp.asarray, name, p), (*COMMON, "InverseGaussian")),
     "distrax": (_distrax, ("Normal", "Laplace", "Gumbel", "Gamma", "Beta", "Bernoulli", "BernoulliLogits")),
     "scipy": (
         _scipy,
@@ -186,6 +184,7 @@ def test_categories_and_vectors():
     assert both.tolist() == [1.0, 1.0, 1.0]
 
 
+@pytest.mark.compiler
 def test_compiled_with_objects():
     def torch_loss(loc, scale):
         return kb.kl(td.Normal(loc, scale, validate_args=False), td.Normal(torch.zeros(3), torch.ones(3), validate_args=False)).sum()

@@ -2,22 +2,24 @@
 
 from __future__ import annotations
 
-import distrax
-import jax.numpy as jnp
 import mpmath as mp
 import numpy as np
-import numpyro.distributions as nd
 import pytest
 import scipy.stats as ss
-import tensorflow as tf
-import tensorflow_probability as tfp
 import torch
 import torch.distributions as td
-from tensorflow_probability.substrates import jax as tfp_jax
 
 import densities
+from frameworks import Lazy
 from kullback._distributions import adapters
 from kullback._distributions.families import Categorical, Record, Shifted
+
+distrax = Lazy("distrax")
+jnp = Lazy("jax.numpy")
+nd = Lazy("numpyro.distributions")
+tf = Lazy("tensorflow")
+tfp = Lazy("tensorflow_probability")
+tfp_jax = Lazy("tensorflow_probability.substrates.jax")
 
 # Two parameters are enough to tell one from the other: all different, none of them special.
 A, B, C = 1.7, 0.6, 2.3
@@ -198,10 +200,10 @@ def _scipy():
 
 OBJECTS = {
     "torch": (_torch, torch.tensor),
-    "numpyro": (_numpyro, jnp.asarray),
-    "tfp": (lambda: _tfp(tfp.distributions, lambda x: tf.constant(x, tf.float32)), tf.constant),
-    "tfp-jax": (lambda: _tfp(tfp_jax.distributions, lambda x: jnp.asarray(x, jnp.float32)), jnp.asarray),
-    "distrax": (_distrax, jnp.asarray),
+    "numpyro": (_numpyro, lambda x: jnp.asarray(x)),
+    "tfp": (lambda: _tfp(tfp.distributions, lambda x: tf.constant(x, tf.float32)), lambda x: tf.constant(x)),
+    "tfp-jax": (lambda: _tfp(tfp_jax.distributions, lambda x: jnp.asarray(x, jnp.float32)), lambda x: jnp.asarray(x)),
+    "distrax": (_distrax, lambda x: jnp.asarray(x)),
     "scipy": (_scipy, np.asarray),
 }
 # Where to compare, in the support of every family of that kind as it is made here.

@@ -11,31 +11,36 @@ import subprocess
 import sys
 import warnings
 
-import distrax
-import jax
-import jax.numpy as jnp
 import mpmath as mp
 import numpy as np
-import numpyro.distributions as numpyro
 import pytest
 import scipy.special
-import tensorflow as tf
-import tensorflow_probability as tfp
-import tinygrad
 import torch
 import torch.distributions as td
-from tensorflow_probability.substrates import jax as tfp_jax
 
 import kullback as kb
-from kullback import distributions
+from frameworks import Lazy
+from kullback import distributions, losses
 from kullback._distributions import adapters
 from kullback._distributions.registry import pairs
 from kullback._ops import scalar
 
-tfd, tfd_jax = tfp.distributions, tfp_jax.distributions
+distrax = Lazy("distrax")
+jax = Lazy("jax")
+jnp = Lazy("jax.numpy")
+numpyro = Lazy("numpyro.distributions")
+tf = Lazy("tensorflow")
+tfp = Lazy("tensorflow_probability")
+tinygrad = Lazy("tinygrad")
+tfp_jax = Lazy("tensorflow_probability.substrates.jax")
+
+tfd = Lazy("tensorflow_probability", "distributions")
+tfd_jax = Lazy("tensorflow_probability.substrates.jax", "distributions")
 SUBSTRATES = [
-    pytest.param(tfd, tf.linalg, tf.constant, id="tensorflow"),
-    pytest.param(tfd_jax, tfp_jax.tf2jax.linalg, jnp.asarray, id="jax"),
+    pytest.param(tfd, Lazy("tensorflow", "linalg"), lambda x, dtype=None: tf.constant(x, dtype), id="tensorflow"),
+    pytest.param(
+        tfd_jax, Lazy("tensorflow_probability.substrates.jax", "tf2jax", "linalg"), lambda x, dtype=None: jnp.asarray(x, dtype), id="jax"
+    ),
 ]
 # Results of float32 numbers of the order of 1, computed in float32 by JAX.
 FLOAT32 = 1e-5
@@ -157,7 +162,9 @@ def test_every_parameter_of_every_pair_counts_in_the_shape():
 
 
 def _tensors(name):
-    return {"numpy": np.asarray, "torch": torch.tensor, "tensorflow": tf.constant, "jax": jnp.asarray, "tinygrad": tinygrad.Tensor}[name]
+    if name in ("numpy", "torch"):
+        return np.asarray if name == "numpy" else torch.tensor
+    return tf.constant if name == "tensorflow" else jnp.asarray if name == "jax" else tinygrad.Tensor
 
 
 @pytest.mark.parametrize("name", ["numpy", "torch", "tensorflow", "jax", "tinygrad"])
@@ -410,7 +417,7 @@ def test_sizes_that_are_unknown_while_a_function_is_traced():
 IN_TENSORFLOW_1 = """
 import tensorflow as tf
 import kullback as kb, kullback.tensorflow as surface
-from kullback import distributions as D
+from kullback import distributions as D, losses
 {mode}
 p, q = tf.constant([0.5, 0.5, 0.0]), tf.constant([0.5, 0.25, 0.25])
 calls = {{
@@ -418,6 +425,8 @@ calls = {{
     "weighted": lambda: kb.kl([[0.5, 0.5]], [[0.5, 0.5]], weights=p), "surface": lambda: surface.kl_divergence(p, q),
     "Bernoulli": lambda: kb.kl(D.Bernoulli(p), D.Bernoulli(q)), "Poisson": lambda: kb.kl(D.Poisson(p), D.Poisson(q)),
     "traced": lambda: tf.function(kb.rel_entr, autograph=False)(p, q),
+    "kl_loss": lambda: losses.kl_loss(student=p, teacher=q), "policy_kl": lambda: losses.policy_kl(p, q),
+    "token_terms": lambda: losses.token_terms(p[None], q[None], tf.constant([0])),
 }}
 for name, call in calls.items():
     try:
@@ -428,6 +437,7 @@ print("refused")
 """
 
 
+@pytest.mark.needs("tensorflow")
 def test_graphs_of_tensorflow_1_are_refused():
     program = IN_TENSORFLOW_1.format(mode="tf.compat.v1.disable_v2_behavior()")  # for good, hence a process of its own
     found = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True)
@@ -541,6 +551,40 @@ def test_arrays_of_unknown_rank():
 
     with pytest.raises(ValueError, match=r"the number of axes of p is unknown: state it with tf\.ensure_shape"):
         of_categories(tf.constant(x))
+
+
+UNKNOWN = {
+    "weights": lambda x, y: kb.kl(y, y, form="logits", weights=x),
+    "temperature": lambda x, y: kb.kl(y, y, form="logits", temperature=x),
+    "student": lambda x, y: losses.kl_loss(student=x, teacher=y),
+    "teacher": lambda x, y: losses.kl_loss(student=y, teacher=x),
+    "logits_ref": lambda x, y: losses.token_terms(y, x, [0]),
+    "tokens": lambda x, y: losses.token_terms(y, y, tf.cast(x, tf.int32)),
+    "hidden": lambda x, y: losses.linear_kl(hidden=x, weight=y, teacher_logits=y),
+    "logp": lambda x, y: losses.policy_kl(x, y),
+    "mask": lambda x, y: losses.token_terms(y, y, [0], mask=x),
+}
+
+
+@pytest.mark.parametrize("name", UNKNOWN)
+def test_unknown_numbers_of_axes_are_refused_by_name(name):
+    """TensorFlow's own sentence came through: "Cannot take the length of shape with unknown rank"."""
+    function = tf.function(UNKNOWN[name], input_signature=[tf.TensorSpec(None), tf.TensorSpec([None, 3])], autograph=False)
+    with pytest.raises(ValueError, match=rf"the number of axes of {name} is unknown: state it with tf\.ensure_shape"):
+        function(tf.zeros((1, 3)), tf.zeros((1, 3)))
+
+
+def test_numeric_estimates_inside_a_traced_function_are_refused():
+    """An AttributeError came through: 'SymbolicTensor' object has no attribute 'numpy'."""
+    function = tf.function(lambda x: kb.kl(tfd.Normal(x, 1.0), tfd.StudentT(3.0, 0.0, 1.0), method="auto"), autograph=False)
+    with pytest.raises(kb.NoClosedForm, match="it looks at parameters, so it cannot be traced or compiled; call it outside$"):
+        function(tf.constant(1.0))
+
+
+def test_tokens_of_an_unknown_number_of_categories_are_refused():
+    function = tf.function(lambda x: losses.token_terms(x, x, [0]), input_signature=[tf.TensorSpec([None, None])], autograph=False)
+    with pytest.raises(ValueError, match=r"the number of categories of logits is unknown: state it with tf\.ensure_shape"):
+        function(tf.zeros((1, 3)))
 
 
 def test_independent_parts_of_different_numbers_are_refused():

@@ -4,24 +4,27 @@ from __future__ import annotations
 
 import math
 
-import distrax
-import jax
-import jax.numpy as jnp
 import mpmath as mp
 import numpy as np
-import numpyro.distributions as nd
 import pytest
 import scipy.integrate
 import scipy.stats as ss
-import tensorflow as tf
-import tensorflow_probability as tfp
 import torch
 import torch.distributions as td
 
 import kullback as kb
+from frameworks import Lazy
 from kullback import distributions as D
 
-tfd, tfb = tfp.distributions, tfp.bijectors
+distrax = Lazy("distrax")
+jax = Lazy("jax")
+jnp = Lazy("jax.numpy")
+nd = Lazy("numpyro.distributions")
+tf = Lazy("tensorflow")
+tfp = Lazy("tensorflow_probability")
+
+tfd = Lazy("tensorflow_probability", "distributions")
+tfb = Lazy("tensorflow_probability", "bijectors")
 # Of float32 results of numbers of the order of 1.
 FLOAT32 = 2e-5
 
@@ -45,15 +48,14 @@ COV_Q = (TRIL_Q.astype(float) @ TRIL_Q.T.astype(float)).astype(np.float32)
 LOW_RANK = FACTOR.astype(float) @ FACTOR.T.astype(float) + np.diag(DIAG.astype(float))
 
 
-def _vectors():
+def _vectors(library):
     """Each parameterisation of the same Q or another, beside one P; (object, its covariance)."""
-    t, j = torch.tensor, jnp.asarray
+    t = torch.tensor
     tril_q = TRIL_Q.astype(float) @ TRIL_Q.T.astype(float)
     squares = np.diag(DIAG.astype(float) ** 2)
-    operator = tf.linalg.LinearOperatorFullMatrix(FACTOR @ FACTOR.T + np.diag(DIAG))
     full = (FACTOR @ FACTOR.T + np.diag(DIAG)).astype(float)
     made = {
-        "torch": (
+        "torch": lambda: (
             td.MultivariateNormal(t(LOC_P), scale_tril=t(TRIL_P)),
             [
                 (td.MultivariateNormal(t(LOC_Q), scale_tril=t(TRIL_Q)), tril_q),
@@ -63,34 +65,40 @@ def _vectors():
                 (td.Independent(td.Normal(t(LOC_Q), t(DIAG)), 1), squares),
             ],
         ),
-        "numpyro": (
-            nd.MultivariateNormal(j(LOC_P), scale_tril=j(TRIL_P)),
+        "numpyro": lambda: (
+            nd.MultivariateNormal(jnp.asarray(LOC_P), scale_tril=jnp.asarray(TRIL_P)),
             [
-                (nd.MultivariateNormal(j(LOC_Q), scale_tril=j(TRIL_Q)), tril_q),
-                (nd.LowRankMultivariateNormal(j(LOC_Q), j(FACTOR), j(DIAG)), LOW_RANK),
-                (nd.Normal(j(LOC_Q), j(DIAG)).to_event(1), squares),
-                (nd.CirculantNormal(j(LOC_Q), covariance_row=j([2.0, 0.5, 0.5])), np.full((3, 3), 0.5) + 1.5 * np.eye(3)),
+                (nd.MultivariateNormal(jnp.asarray(LOC_Q), scale_tril=jnp.asarray(TRIL_Q)), tril_q),
+                (nd.LowRankMultivariateNormal(jnp.asarray(LOC_Q), jnp.asarray(FACTOR), jnp.asarray(DIAG)), LOW_RANK),
+                (nd.Normal(jnp.asarray(LOC_Q), jnp.asarray(DIAG)).to_event(1), squares),
+                (
+                    nd.CirculantNormal(jnp.asarray(LOC_Q), covariance_row=jnp.asarray([2.0, 0.5, 0.5])),
+                    np.full((3, 3), 0.5) + 1.5 * np.eye(3),
+                ),
             ],
         ),
-        "tfp": (
+        "tfp": lambda: (
             tfd.MultivariateNormalTriL(LOC_P, TRIL_P),
             [
                 (tfd.MultivariateNormalTriL(LOC_Q, TRIL_Q), tril_q),
                 (tfd.MultivariateNormalDiag(LOC_Q, DIAG), squares),
                 (tfd.MultivariateNormalFullCovariance(LOC_Q, COV_Q), tril_q),
-                (tfd.MultivariateNormalLinearOperator(LOC_Q, operator), full @ full.T),
+                (
+                    tfd.MultivariateNormalLinearOperator(LOC_Q, tf.linalg.LinearOperatorFullMatrix(FACTOR @ FACTOR.T + np.diag(DIAG))),
+                    full @ full.T,
+                ),
                 (tfd.MultivariateNormalDiagPlusLowRankCovariance(LOC_Q, DIAG, FACTOR), LOW_RANK),
             ],
         ),
-        "distrax": (
-            distrax.MultivariateNormalTri(j(LOC_P), j(TRIL_P)),
+        "distrax": lambda: (
+            distrax.MultivariateNormalTri(jnp.asarray(LOC_P), jnp.asarray(TRIL_P)),
             [
-                (distrax.MultivariateNormalTri(j(LOC_Q), j(TRIL_Q)), tril_q),
-                (distrax.MultivariateNormalDiag(j(LOC_Q), j(DIAG)), squares),
-                (distrax.MultivariateNormalFullCovariance(j(LOC_Q), j(COV_Q)), tril_q),
+                (distrax.MultivariateNormalTri(jnp.asarray(LOC_Q), jnp.asarray(TRIL_Q)), tril_q),
+                (distrax.MultivariateNormalDiag(jnp.asarray(LOC_Q), jnp.asarray(DIAG)), squares),
+                (distrax.MultivariateNormalFullCovariance(jnp.asarray(LOC_Q), jnp.asarray(COV_Q)), tril_q),
             ],
         ),
-        "records": (
+        "records": lambda: (
             D.MultivariateNormal(LOC_P.astype(float), TRIL_P.astype(float)),
             [
                 (D.MultivariateNormalPrecision(LOC_Q, COV_Q), np.linalg.inv(COV_Q.astype(float))),
@@ -99,12 +107,12 @@ def _vectors():
             ],
         ),
     }
-    return made
+    return made[library]()
 
 
 @pytest.mark.parametrize("library", ["torch", "numpyro", "tfp", "distrax", "records"])
 def test_normal_vectors_in_every_parameterisation(library):
-    p, others = _vectors()[library]
+    p, others = _vectors(library)
     cov_p = TRIL_P.astype(float) @ TRIL_P.T.astype(float)
     for q, cov_q in others:
         condition = np.linalg.cond(cov_q)

@@ -4,20 +4,22 @@ from __future__ import annotations
 
 from collections import defaultdict
 
-import jax
-import jax.numpy as jnp
 import mpmath as mp
 import numpy as np
 import pytest
-import tensorflow as tf
-import tinygrad
 import torch
 
 import densities
 import kullback as kb
 import truths
+from frameworks import Lazy
 from kullback import distributions
 from kullback._distributions.conditions import condition
+
+jax = Lazy("jax")
+jnp = Lazy("jax.numpy")
+tf = Lazy("tensorflow")
+tinygrad = Lazy("tinygrad")
 
 # Promised: relative error of values.
 BOUND = {np.float32: 2e-5, np.float64: 1e-11}

@@ -10,22 +10,23 @@ import math
 import re
 import warnings
 
-import jax
-import jax.experimental.sparse
-import jax.numpy as jnp
 import numpy as np
 import pandas as pd
 import pytest
 import scipy.sparse
-import tensorflow as tf
-import tinygrad
 import torch
 
 import kullback as kb
 import kullback.torch
-from frameworks import ALL
+from frameworks import ALL, Lazy
 from kullback import losses
-from kullback.estimators import from_policy, per_token
+from kullback.estimators import from_policy, per_token, variational
+
+jax = Lazy("jax")
+jax_sparse = Lazy("jax.experimental.sparse")
+jnp = Lazy("jax.numpy")
+tf = Lazy("tensorflow")
+tinygrad = Lazy("tinygrad")
 
 P, Q = np.array([0.5, 0.3, 0.2]), np.array([0.4, 0.4, 0.2])
 GOOD = np.array([[0.5, 0.3, 0.2]] * 4)
@@ -258,16 +259,16 @@ def test_types_of_numbers(function):
 
 
 @pytest.mark.parametrize(
-    "tensor",
-    [torch.tensor(P), jnp.asarray(P), tf.convert_to_tensor(P), tinygrad.Tensor(P)],
+    "make",
+    [torch.tensor, lambda x: jnp.asarray(x), lambda x: tf.convert_to_tensor(x), lambda x: tinygrad.Tensor(x)],
     ids=["torch", "jax", "tensorflow", "tinygrad"],
 )
 @pytest.mark.parametrize(
     "wrong", [[[0.5], [0.5, 0.5]], ["a", "b", "c"], None, P + 1j, [1j, 1j, 1j]], ids=["ragged", "strings", "None", "complex", "list"]
 )
-def test_what_cannot_join_a_tensor_is_named(tensor, wrong):
+def test_what_cannot_join_a_tensor_is_named(make, wrong):
     with pytest.raises((TypeError, ValueError), match=r"^q (cannot be read as an array of numbers|is complex|is None|has dtype)"):
-        kb.kl(tensor, wrong)
+        kb.kl(make(P), wrong)
 
 
 def test_what_is_no_array_is_named_in_one_sentence():
@@ -298,9 +299,6 @@ def test_what_is_no_array_is_named_in_one_sentence():
         *((f"{name} {sparse}", lambda f=f: f(half.to_sparse())) for name, f in (("p", kb.entropy), ("x", lambda v: kb.rel_entr(v, v)))),
         *((f"{name} {nested}", lambda f=f: f(rows)) for name, f in (("p", kb.entropy), ("p", lambda v: kb.kl(v, v)))),
         ("p is a sparse matrix (csr_matrix): pass p.toarray()", lambda: kb.kl(scipy.sparse.csr_matrix([[0.5, 0.5]]), half)),
-        ("p is sparse (BCOO): pass p.todense()", lambda: kb.entropy(jax.experimental.sparse.BCOO.fromdense(jnp.ones((1, 2)) / 2))),
-        (f"p {dense} sparse: pass tf.sparse.to_dense(...) of it", lambda: kb.entropy(tf.sparse.from_dense([[0.5, 0.5]]))),
-        (f"p {dense} ragged: pass .to_tensor() of it", lambda: kb.entropy(tf.ragged.constant([[1.0], [0.5, 0.5]]))),
         ("p is a set: it must be an array of numbers", lambda: kb.entropy({0.5})),
         ("q is a generator: it must be an array of numbers", lambda: kb.kl(half, (0.5 for _ in half))),
         (f"q {stack}", lambda: kb.kl(half, [half, half])),
@@ -322,6 +320,63 @@ def test_what_is_no_array_is_named_in_one_sentence():
         assert str(caught.value).startswith(sentence)
 
 
+@pytest.mark.parametrize("make", [np.asarray, torch.tensor], ids=["numpy", "torch"])
+@pytest.mark.parametrize("bad", [-1.0, math.nan, -math.inf])
+def test_masks_are_not_negative_and_not_nan(make, bad):
+    """Regression: any of these counted as 1, although -inf means the opposite in attention masks."""
+    x, z, mask = make([-1.0, -2.0]), make([[0.0, 1.0], [1.0, 0.0]]), make([1.0, bad])
+    for call in (
+        lambda: losses.policy_kl(x, x, mask=mask),
+        lambda: losses.grpo(x, x, mask=mask),
+        lambda: losses.token_terms(z, z, [0, 1], mask=mask),
+        lambda: from_policy(x, x, mask=mask),
+        lambda: kb.Comparison().update(z, z, form="logits", mask=mask),
+    ):
+        with pytest.raises(ValueError, match=rf"^mask holds {bad:g}.* at 1: it must be 0 for what is left out, and 1 for what counts$"):
+            call()
+
+
+def test_tensors_without_numbers_are_named_in_comparisons():
+    """Regression: "Got unsupported ScalarType", "can't convert Sparse layout tensor to numpy", "Cannot copy out of meta tensor"."""
+    z = torch.zeros(2, 3)
+    for x in (z.to_sparse(), z.to(torch.float8_e4m3fn), torch.zeros(2, 3, device="meta"), torch.nested.nested_tensor([z[0], z[1]])):
+        for call in (
+            lambda x=x: kb.Comparison().update(x, z, form="logits"),
+            lambda x=x: kb.Comparison().update(z, x, form="logits"),
+            lambda x=x: kb.Comparison().update(z, z, form="logits", mask=x),
+            lambda x=x: kb.compare(z, z, form="logits", tokens=x),
+            lambda x=x: kb.compare(x, z, form="logits"),
+        ):
+            with pytest.raises(
+                (TypeError, ValueError),
+                match=r"^(p|q|P|mask|tokens) (\(Tensor, .*\) cannot be read as numbers: pass a dense|is a sparse|has dtype torch)",
+            ):
+                call()
+
+
+def test_options_that_losses_and_estimators_cannot_use():
+    """Regression: a TypeError of Python's, a coefficient of NaN, a ZeroDivisionError."""
+    with pytest.raises(ValueError, match=r"^scale_t2 multiplies by temperature squared, and temperature is None: pass a number$"):
+        losses.kl_loss(student=[1.0, 2.0], teacher=[2.0, 1.0], temperature=None, scale_t2=True)
+    for value in (math.nan, -1.0, None):
+        with pytest.raises(ValueError, match=rf"^value is {value}: it must be a number of at least 0$"):
+            losses.FixedKLController(value)
+    with pytest.raises(ValueError, match=r"^every row of x and y is the same point, so there is nothing to train a critic on"):
+        variational(np.ones((50, 2)), np.ones((50, 2)))
+
+
+def test_sparse_arrays_of_jax_and_tensorflow_are_named_in_one_sentence():
+    dense = "cannot be read as an array of numbers: it is"
+    for sentence, call in (
+        ("p is sparse (BCOO): pass p.todense()", lambda: kb.entropy(jax_sparse.BCOO.fromdense(jnp.ones((1, 2)) / 2))),
+        (f"p {dense} sparse: pass tf.sparse.to_dense(...) of it", lambda: kb.entropy(tf.sparse.from_dense([[0.5, 0.5]]))),
+        (f"p {dense} ragged: pass .to_tensor() of it", lambda: kb.entropy(tf.ragged.constant([[1.0], [0.5, 0.5]]))),
+    ):
+        with pytest.raises((TypeError, ValueError)) as caught:
+            call()
+        assert str(caught.value).startswith(sentence)
+
+
 def test_integers_beyond_those_of_frameworks():
     """Regression: counts of 2**64 were "dtype object"."""
     for x in ([2**64, 2**65], np.array([2**64, 2**65]), torch.tensor([2.0**64, 2.0**65]), {"a": 2**64, "b": 2**65}):
@@ -330,7 +385,11 @@ def test_integers_beyond_those_of_frameworks():
     assert kb.kl(torch.tensor([1.0, 1.0]), [2**64, 2**64], form="counts") == 0
 
 
-@pytest.mark.parametrize("make", [np.asarray, torch.tensor, jnp.asarray, tf.convert_to_tensor, tinygrad.Tensor])
+@pytest.mark.parametrize(
+    "make",
+    [np.asarray, torch.tensor, lambda x: jnp.asarray(x), lambda x: tf.convert_to_tensor(x), lambda x: tinygrad.Tensor(x)],
+    ids=["asarray0", "tensor", "asarray1", "convert_to_tensor_v2_with_dispatch", "Tensor"],
+)
 def test_shapes_of_elements_that_do_not_broadcast(make):
     """Regression: each framework had a sentence of its own, and some an error of their own."""
     for function in (kb.rel_entr, kb.kl_div):
@@ -339,8 +398,8 @@ def test_shapes_of_elements_that_do_not_broadcast(make):
 
 
 def test_complex_tensors():
-    for tensor in (torch.tensor(P + 0j), jnp.asarray(P + 0j), tf.convert_to_tensor(P + 0j)):
-        raises(TypeError, "p is complex: probabilities are real numbers", kb.kl, tensor, Q)
+    for make in (torch.tensor, lambda x: jnp.asarray(x), lambda x: tf.convert_to_tensor(x)):
+        raises(TypeError, "p is complex: probabilities are real numbers", kb.kl, make(P + 0j), Q)
 
 
 def test_two_frameworks_in_one_call():

@@ -11,18 +11,19 @@ import re
 import sys
 from pathlib import Path
 
-import jax
-import jax.numpy as jnp
 import numpy as np
 import pytest
-import tensorflow as tf
 import torch
 
 import kullback.losses.linear as linear
-from frameworks import ALL
+from frameworks import ALL, Lazy
 from kullback._kernels import linear_torch
 from kullback.losses import TopK, kl_loss, linear_kl, token_terms
 from with_triton import interpret, run_with_triton
+
+jax = Lazy("jax")
+jnp = Lazy("jax.numpy")
+tf = Lazy("tensorflow")
 
 DIRECTIONS = ["forward", "reverse", "js", "skew", "reverse_skew"]
 MIX = 0.3
@@ -150,6 +151,7 @@ def test_compiled(monkeypatch, framework, rng):
         assert _error(found, right) < 2e-5
 
 
+@pytest.mark.compiler
 def test_torch_compile_breaks_the_graph_and_nothing_else(rng):
     # The capture is what matters here, not Inductor's code, which takes 20 s more.
     hidden, weight, _, teacher = (torch.tensor(x) for x in _inputs(rng))

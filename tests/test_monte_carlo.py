@@ -5,22 +5,24 @@ from __future__ import annotations
 import math
 import tracemalloc
 
-import distrax
-import jax
 import numpy as np
-import numpyro.distributions as numpyro
 import pytest
 import scipy.stats
-import tensorflow_probability as tfp
-import tinygrad
 import torch
 import torch.distributions as td
-from tensorflow_probability.substrates import jax as tfp_jax
 
 import kullback as kb
+from frameworks import Lazy
 from kullback import distributions as own
 from kullback.estimators import Estimate, monte_carlo
 from kullback.estimators import _monte_carlo as sampling
+
+distrax = Lazy("distrax")
+jax = Lazy("jax")
+numpyro = Lazy("numpyro.distributions")
+tfp = Lazy("tensorflow_probability")
+tinygrad = Lazy("tinygrad")
+tfp_jax = Lazy("tensorflow_probability.substrates.jax")
 
 P, Q = own.Normal(0.0, 1.0), own.Normal(1.0, 1.5)
 EXACT = 0.3499095525526089  # log 1.5 + 2/4.5 - 1/2

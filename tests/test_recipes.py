@@ -4,15 +4,11 @@ from __future__ import annotations
 
 import math
 
-import jax
-import jax.numpy as jnp
 import numpy as np
 import pytest
-import tensorflow as tf
-import tinygrad
 import torch
 
-from frameworks import ALL
+from frameworks import ALL, Lazy
 from kullback.losses import (
     AdaptiveKLController,
     FixedKLController,
@@ -23,6 +19,11 @@ from kullback.losses import (
     policy_kl,
     ppo_rewards,
 )
+
+jax = Lazy("jax")
+jnp = Lazy("jax.numpy")
+tf = Lazy("tensorflow")
+tinygrad = Lazy("tinygrad")
 
 rng = np.random.default_rng(1)
 MASK = np.array([[1, 1, 1, 0], [1, 1, 0, 0], [1, 1, 1, 1]])
@@ -160,9 +161,9 @@ MAKERS = {
         lambda f: torch.compile(f, backend="eager"),
     ),
     "jax": (lambda x: jnp.asarray(x, jnp.float32), lambda x, t: jnp.tanh(x @ t["w"]) @ t["v"], lambda f: f),
-    "jax-jit": (lambda x: jnp.asarray(x, jnp.float32), lambda x, t: jnp.tanh(x @ t["w"]) @ t["v"], jax.jit),
-    "tensorflow": (tf.constant, lambda x, t: tf.tanh(x @ t["w"]) @ t["v"], lambda f: f),
-    "tensorflow-function": (tf.constant, lambda x, t: tf.tanh(x @ t["w"]) @ t["v"], tf.function),
+    "jax-jit": (lambda x: jnp.asarray(x, jnp.float32), lambda x, t: jnp.tanh(x @ t["w"]) @ t["v"], lambda f: jax.jit(f)),
+    "tensorflow": (lambda x: tf.constant(x), lambda x, t: tf.tanh(x @ t["w"]) @ t["v"], lambda f: f),
+    "tensorflow-function": (lambda x: tf.constant(x), lambda x, t: tf.tanh(x @ t["w"]) @ t["v"], lambda f: tf.function(f)),
     "tinygrad": (lambda x: tinygrad.Tensor(x), lambda x, t: (x @ t["w"]).tanh() @ t["v"], lambda f: f),
 }
 

@@ -272,7 +272,7 @@ def renyi(
 def _elementwise(kind: str, x: Any, y: Any) -> Array:
     named = (("x", x), ("y", y))
     ops = common_ops(named)
-    arrays = float_arrays(ops, named)
+    arrays = float_arrays(ops, named, any_rank=True)
     if all(map(has_rank, arrays)):
         must_broadcast([a.shape for a in arrays], ("x", "y"), "they")
         ndim = max(len(a.shape) for a in arrays)

@@ -195,13 +195,16 @@ def places(ops: Any, name: str, x: Any, like: Array) -> Array:
         raise ValueError(f"{name} cannot be read as an array of integers: {error}") from error
     if ops.is_float(at) or not ops.is_integer(at) or "bool" in str(at.dtype):
         raise TypeError(f"{name} have dtype {at.dtype}: they must be integers, the places of categories")
-    return at
+    return with_rank(name, at)
 
 
-def float_arrays(ops: Any, named: Sequence[tuple[str, Any]]) -> list[Array]:
+def float_arrays(ops: Any, named: Sequence[tuple[str, Any]], *, any_rank: bool = False) -> list[Array]:
     """Lists and numbers, and NumPy arrays beside another framework's, take the dtype and device of the first array that is at home."""
     like = next((x for _, x in named if ops_of(x) is ops and hasattr(x, "dtype")), None)
-    return [_as_float_array(ops, name, x, like) for name, x in named]
+    arrays = [_as_float_array(ops, name, x, like) for name, x in named]
+    if any_rank or not hasattr(ops, "same_sizes"):  # which only TensorFlow has, and only there is a rank unknown
+        return arrays
+    return [with_rank(name, x) for (name, _), x in zip(named, arrays)]
 
 
 def widest_of(ops: Any, arrays: Sequence[Array]) -> Array:
@@ -212,6 +215,12 @@ def widest_of(ops: Any, arrays: Sequence[Array]) -> Array:
 def has_rank(x: Array) -> bool:
     """False for a TensorFlow tensor whose number of axes is known only when the code runs."""
     return getattr(x.shape, "rank", 0) is not None
+
+
+def with_rank(name: str, x: Array) -> Array:
+    if not has_rank(x):
+        raise ValueError(f"the number of axes of {name} is unknown: state it with tf.ensure_shape")
+    return x
 
 
 def left_pad(ops: Any, x: Array, ndim: int) -> Array:
@@ -257,7 +266,7 @@ def per_row(ops: Any, name: str, v: Any, x: Array, axes: tuple[int, ...], judge:
     dtype = ops.float64 if x.dtype == ops.float64 else ops.float32
     v = ops.astype(_as_float_array(ops, name, v, ops.astype(x, dtype) if ops.is_half(x) and ops_of(v) is not ops else x), dtype)
     batch = len(x.shape) - len(axes)
-    shape = tuple(v.shape)
+    shape = tuple(with_rank(name, v).shape)
     if len(shape) > batch:
         raise ValueError(
             f"{name} has shape {shape}: it must broadcast to the batch shape, which has {batch} ax{'i' if batch == 1 else 'e'}s"
@@ -273,6 +282,15 @@ def per_row(ops: Any, name: str, v: Any, x: Array, axes: tuple[int, ...], judge:
 
 def weight_per_row(ops: Any, weights: Any, x: Array, axes: tuple[int, ...], check: bool | None = None) -> Array:
     return per_row(ops, "weights", weights, x, axes, lambda ops, weights: judged_weights(ops, weights, check))
+
+
+def must_be_mask(mask: Any) -> None:
+    """NaN would count in full, and so would -inf, which attention masks have for what is left out."""
+    wrong = np.argwhere(~(mask >= 0))
+    if len(wrong):
+        place = tuple(int(i) for i in wrong[0])
+        where = f" at {place[0] if len(place) == 1 else place}" if place else ""
+        raise ValueError(f"mask holds {mask[place]}{where}: it must be 0 for what is left out, and 1 for what counts")
 
 
 def judged_weights(ops: Any, weights: Array, check: bool | None = None) -> Array:
@@ -365,11 +383,7 @@ def prepare(
         # Here rather than behind: gradients are then added up in float32 and rounded once. NumPy's are cast block by block.
         arrays = [ops.astype(x, ops.float32) if ops.is_half(x) else x for x in arrays]
 
-    try:
-        ndim = max(len(x.shape) for x in arrays)
-    except ValueError:  # from TensorFlow
-        name = next(name for name, x in zip(names, arrays) if not has_rank(x))
-        raise ValueError(f"the number of axes of {name} is unknown: state it with tf.ensure_shape") from None
+    ndim = max(len(x.shape) for x in arrays)
     if ndim == 0:
         raise ValueError(f"{names[0]} is a single number: a distribution needs an axis of categories")
     narrow = False

@@ -37,10 +37,6 @@ KNOWN: dict[str, Callable[[Case, str], bool]] = {
     "Rényi divergences of huge orders see the rounding of a prior": lambda case, why: (
         case.get("function") == "renyi" and bool(_OFF.search(why)) and case.get("options", {}).get("order", 1.0) >= 1e5
     ),
-    "a damaged llama.cpp file with a token beyond the vocabulary is compared": lambda case, why: why.startswith("a token is no category"),
-    "the sentence on a damaged .pt file quotes PyTorch": lambda case, why: (
-        "p.pt cannot be read as tensors" in why or "q.pt cannot be" in why
-    ),
     "a factor above 1 makes the lowest float infinite": lambda case, why: (
         case.get("function") == "kl_loss" and case.get("options", {}).get("logit_scale", 1.0) > 1.0 and "is -inf everywhere" in why
     ),

@@ -82,7 +82,7 @@ def kind_of(a: Any, b: Any) -> str:
         elif is_model_output(side):
             kinds.append("models")
         elif isinstance(side, (str, os.PathLike)):
-            raise unknown(listed(side)[0])
+            raise unknown(listed(side))
         else:
             raise ReadError(f"a {type(side).__name__} cannot be compared: pass an array, a table, or the name of a file")
     if kinds[0] != kinds[1]:
@@ -105,9 +105,14 @@ def _holds_models(folder: str) -> bool:
     return any(path.suffix.lower() in SUFFIXES for path in files) or any(is_llama(path) for path in files if not format_of(path.name))
 
 
-# Endings of files that hold the weights of a model, and the names that Hugging Face's libraries give them.
-_WEIGHTS = r"\.(safetensors|bin|pt|pth|h5|msgpack|gguf)"
-_NAMED_WEIGHTS = rf"((.+[_.-])?model|consolidated)([.-][\w.-]+)?{_WEIGHTS}"
+# What lies beside the weights of a model, and what the folder then is.
+_BESIDE = {
+    "adapter_config.json": "an adapter of a model",
+    "model_index.json": "a diffusion model",
+    "config.json": "a model",
+    "model.safetensors.index.json": "a model",
+    "pytorch_model.bin.index.json": "a model",
+}
 
 
 def _refuse_weights(name: str, files: Sequence[str]) -> None:
@@ -116,16 +121,23 @@ def _refuse_weights(name: str, files: Sequence[str]) -> None:
     import re
 
     from .._read import ReadError
+    from .shards import TAKES_OUTPUTS
+    from .sources import NAMED_WEIGHTS, WEIGHTS
 
     is_folder = os.path.isdir(name)
     for file in sorted(files):
         folder, own = os.path.split(file)
-        weights = re.search(rf"{_WEIGHTS}$", own) if is_folder else re.fullmatch(_NAMED_WEIGHTS, own)
-        if weights and os.path.isfile(os.path.join(folder, "config.json")):
-            what = f"{name} is a model" if is_folder else f"{file} is part of a model"
-            pattern = os.path.join(name, "*" + weights[0][weights[0].rindex(".") :])
-            outputs = f"; if the folder holds outputs, name them by a pattern, such as '{pattern}'" if is_folder else ""
-            raise ReadError(f"{what} (weights, with a config.json), and compare takes what models give: save the logits of each{outputs}")
+        weights = re.search(rf"{WEIGHTS}$", own) if is_folder else re.fullmatch(NAMED_WEIGHTS, own)
+        beside = next((each for each in _BESIDE if os.path.isfile(os.path.join(folder, each))), None)
+        if beside and (weights or (is_folder and own == "model_index.json")):
+            kind = _BESIDE[beside]
+            what = f"{name} is {kind}" if is_folder else f"{file} is part of {kind}"
+            outputs = ""
+            if is_folder and weights:
+                pattern = os.path.join(name, "*" + weights[0][weights[0].rindex(".") :])
+                outputs = f"; if the folder holds outputs, name them by a pattern, such as '{pattern}'"
+            article = "an" if beside[0] == "a" else "a"
+            raise ReadError(f"{what} (weights, with {article} {beside}), {TAKES_OUTPUTS}{outputs}")
 
 
 def _check(name: str) -> None:

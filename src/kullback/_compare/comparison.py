@@ -13,7 +13,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from .._divergences import js, kl
-from .._forms import DTYPES, parse_form
+from .._forms import DTYPES, must_be_mask, parse_form
 from .._kernels.comparison import Rows, compare_rows, ready, widened
 from .._reduce import check_base
 from .record import PERCENTILES, Calibration, ModelComparison, Perplexity, Share, Statistic, WorstRow
@@ -165,7 +165,7 @@ class Comparison:
             Leave out rows that hold NaN, and count them. By default they raise a ValueError.
         """
         forms = parse_form(form, 2)
-        (x, half_p), (y, half_q) = host(p), host(q)
+        (x, half_p), (y, half_q) = host(p, "p"), host(q, "q")
         for name, side in (("p", x), ("q", y)):
             if side.dtype.kind not in "biuf" or side.dtype.itemsize > 8:  # as `kl` has it; what is converted here would lose a part
                 real = "is complex: probabilities are real numbers" if side.dtype.kind == "c" else f"has dtype {side.dtype}: use {DTYPES}"
@@ -176,11 +176,12 @@ class Comparison:
             raise ValueError(f"p has shape {x.shape}: it must be [..., categories]")
         batch = x.shape[:-1]
         x, y = x.reshape(-1, x.shape[-1]), y.reshape(-1, y.shape[-1])
-        chosen = None if tokens is None else _whole_numbers(host(tokens)[0], len(x))
+        chosen = None if tokens is None else _whole_numbers(host(tokens, "tokens")[0], len(x))
         rows = np.arange(self._next, self._next + len(x))
         count = len(x)
         if mask is not None:
-            given = host(mask)[0]
+            given = host(mask, "mask")[0]
+            must_be_mask(given)
             try:
                 kept = np.broadcast_to(given, batch).reshape(-1) != 0
             except ValueError:

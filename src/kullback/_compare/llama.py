@@ -40,9 +40,13 @@ class Clipped(NamedTuple):
 
 
 def is_llama(path: Path) -> bool:
+    return begins_with(path, MAGIC)
+
+
+def begins_with(path: Path, magic: bytes) -> bool:
     try:
         with open(path, "rb") as file:
-            return file.read(len(MAGIC)) == MAGIC
+            return file.read(len(magic)) == magic
     except OSError:
         return False
 
@@ -83,6 +87,14 @@ def open_llama(path: Path) -> Piece:
 
     if size < begin:
         raise ReadError(f"{path} is a llama.cpp logits file cut short within its tokens")
+    text = map_block(path, "<i4", 20, (chunks * context,))
+    wrong = np.flatnonzero((text < 0) | (text >= vocabulary))
+    if len(wrong):
+        chunk, place = divmod(int(wrong[0]), context)
+        raise ReadError(
+            f"{path} is a damaged llama.cpp logits file: token {text[wrong[0]]} at place {place:,} of chunk {chunk:,} is no category; "
+            f"there are {vocabulary:,}, counted from 0"
+        )
     whole = min(rows, (size - begin) // (2 * words))
     return Piece(str(path), "log_probs", rows, vocabulary, whole, read, tokens, width=2, context=context, texts=texts)
 

@@ -146,22 +146,22 @@ def _token_reader(sides: tuple[Source, Source], given: _Tokens | None, allow_par
     chunked = all(side.context for side in sides)
 
     def read(start: int, stop: int) -> tuple[Array, Array | None]:
-        (name, first), *others = readers
-        found = np.asarray(first(start, stop)).astype(np.int64)
-        wrong = np.flatnonzero((found < 0) | (found >= categories))
-        if len(wrong):
-            raise ReadError(
-                f"{name}: token {found[wrong[0]]} of row {start + wrong[0]:,} is no category; there are {categories:,}, counted from 0"
-            )
+        (name, found), *others = [(name, np.asarray(tokens(start, stop)).astype(np.int64)) for name, tokens in readers]
+        for whose, those in ((name, found), *others):
+            wrong = np.flatnonzero((those < 0) | (those >= categories))
+            if len(wrong):
+                raise ReadError(
+                    f"{whose}: token {those[wrong[0]]} of row {start + wrong[0]:,} is no category; there are {categories:,}, counted from 0"
+                )
         same = None
         for other_name, other in others:
-            agree = found == np.asarray(other(start, stop))
+            agree = found == other
             if not agree.all():
                 row = int(np.argmin(agree))
                 if not allow_partial:
                     raise ReadError(
                         f"{name} and {other_name} are not about the same text: in row {start + row:,} the token is {found[row]} and "
-                        f"{other(start + row, start + row + 1)[0]}; allow_partial=True compares the rows whose tokens agree"
+                        f"{other[row]}; allow_partial=True compares the rows whose tokens agree"
                     )
                 same = agree if same is None else same & agree
         if chunked and not (agree := _same_text(sides, start, stop)).all():
@@ -197,7 +197,7 @@ def _given_tokens(tokens: Any, rows: int, most: int) -> _Tokens:
         if stored.whole < (stored.shape[0] if len(stored.shape) < 2 else int(np.prod(stored.shape[:-1]))):
             raise ReadError(f"{path} is cut short")
     else:
-        array = host(tokens)[0].reshape(-1)
+        array = host(tokens, "tokens")[0].reshape(-1)
         count, kind, name = len(array), array.dtype.name, "tokens"
 
         def read(start: int, stop: int) -> Array:

@@ -31,6 +31,9 @@ _SAFETENSORS = {
     "F64": np.float64, "F32": np.float32, "F16": np.float16, "BF16": np.uint16, "I64": np.int64, "I32": np.int32, "I16": np.int16,
     "I8": np.int8, "U8": np.uint8, "U16": np.uint16, "U32": np.uint32, "U64": np.uint64,
 }  # fmt: skip
+TAKES_OUTPUTS = "and compare takes what models give: save the logits of each"
+# Names of parameters, such as lm_head.weight: rows of embeddings would pass for rows of logits.
+_PARAMETER = re.compile(r"(.*[./])?(weight|bias|kernel|embedding)")
 # Maps begin and end at multiples of this: where the file's pages are as large, those at both ends of a block then come whole too.
 _LARGE_PAGE = 1 << 21
 # Bytes of rows that are read together from a file in Fortran order.
@@ -146,6 +149,12 @@ def _choose(path: Path, arrays: Mapping[str, Stored], wanted: str | None) -> tup
         if wanted in named:
             return wanted, wanted
         raise ReadError(f"{path} holds {', '.join(named[:-1])} and {named[-1]}: say which to compare, e.g. form={named[0]!r}")
+    parameter = next(filter(_PARAMETER.fullmatch, arrays), None)
+    if parameter is not None and not named:
+        raise ReadError(
+            f"{path} holds {parameter!r}, a parameter of a model, {TAKES_OUTPUTS}; an array of outputs is called {', '.join(FORMS[:-1])} "
+            f"or {FORMS[-1]}"
+        )
     others = [name for name in arrays if name != "tokens"] or list(arrays)
     if len(named) == 1 or len(others) == 1:
         name = named[0] if len(named) == 1 else others[0]

@@ -4,18 +4,25 @@ from __future__ import annotations
 
 import math
 import os
+import re
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
+from .._forms import DTYPES
 from .._ops import ops_of
 from .._read import ReadError
-from .llama import is_llama, open_llama
-from .shards import SUFFIXES, Piece, listed, open_array
+from .llama import begins_with, is_llama, open_llama
+from .shards import SUFFIXES, TAKES_OUTPUTS, Piece, listed, open_array
 
 Array = Any
+
+# Endings of files that hold the weights of a model, the names that Hugging Face's libraries give them, and endings of nothing but models.
+WEIGHTS = r"\.(safetensors|bin|pt|pth|h5|msgpack|gguf)"
+NAMED_WEIGHTS = rf"((.+[_.-])?model|consolidated)([.-][\w.-]+)?{WEIGHTS}"
+PROGRAMS = r"\.(gguf|onnx|keras|tflite|pb|ckpt)$"
 
 
 class Source:
@@ -99,12 +106,16 @@ def open_source(source: Any, name: str, form: str | None = None) -> Source:
             return Source(os.fspath(source), "llama.cpp", [open_llama(path) for path in files])
         arrays = [path for path in files if path.suffix.lower() in SUFFIXES]
         if len(files) == 1 and not arrays:
-            raise unknown(files[0])
+            raise unknown(files)
         return Source(os.fspath(source), "array", [open_array(path, form) for path in arrays])
     return Source(name, "array", [_in_memory(source, name)])
 
 
-def unknown(path: Path) -> ReadError:
+def unknown(files: Sequence[Path]) -> ReadError:
+    for path in files:
+        if begins_with(path, b"GGUF") or re.search(PROGRAMS, path.name) or re.fullmatch(NAMED_WEIGHTS, path.name):
+            return ReadError(f"{path} is a model, {TAKES_OUTPUTS}")
+    path = files[0]
     if path.stat().st_size == 0:
         return ReadError(f"{path} is empty")
     return ReadError(
@@ -132,7 +143,7 @@ def _in_memory(x: Any, name: str) -> Piece:
         raise ReadError(f"{name} has dtype {x.dtype}: use float16, bfloat16, float32, float64 or an integer type")
     rows, columns = math.prod(shape[:-1]), shape[-1]
 
-    half = ops.is_float(x) and ops.is_half(x)
+    half = host(x[:1], name)[1]
 
     def read(start: int, stop: int) -> Array:
         return (x if len(shape) == 2 else x.reshape(rows, columns))[start:stop]
@@ -142,11 +153,15 @@ def _in_memory(x: Any, name: str) -> Piece:
     return Piece(name, None, rows, columns, rows, read, None, half, here, width)
 
 
-def host(x: Any) -> tuple[Array, bool]:
+def host(x: Any, name: str = "it") -> tuple[Array, bool]:
     """A NumPy array of what any framework holds, of float32, float64 or whole numbers; and whether it was of half precision."""
     ops = ops_of(x)
     if ops is None:
         x = np.asarray(x)
         ops = ops_of(x)
     half = ops.is_float(x) and ops.is_half(x)
-    return np.asarray(ops.to_numpy(ops.astype(x, ops.float32) if half else x)), half
+    try:
+        return np.asarray(ops.to_numpy(ops.astype(x, ops.float32) if half else x)), half
+    except (TypeError, NotImplementedError, RuntimeError):  # in a framework's own words
+        what = f"{name} ({type(x).__name__}, {x.dtype}) cannot be read as numbers"
+        raise TypeError(f"{what}: pass a dense array with dtype {DTYPES}, outside of compiled functions") from None

@@ -80,7 +80,7 @@ def _generally(p: Record, q: Record) -> Array:
 def _evaluate(found: Found) -> Array:
     named = [(f"{side}.{name}", x) for side, record in (("p", found.p), ("q", found.q)) for name, x in record.parameters().items()]
     ops = common_ops(named)
-    arrays = float_arrays(ops, named)
+    arrays = float_arrays(ops, named, any_rank=True)
     check_shapes(ops, found, arrays)
     value = by_blocks(_values, ops, found, arrays)
     if value is None:

@@ -135,7 +135,7 @@ def _shifted(kl: KL, p: Any, q: Any) -> Array | None:
     value = kl(*bases)
     below = math.inf if all(base.support in _FROM_0 for base in bases) else math.nan
     ops = common_ops([("p", value), ("p.loc", shifts[0]), ("q.loc", shifts[1])])
-    value, first, second = float_arrays(ops, [("p", value), ("p.loc", shifts[0]), ("q.loc", shifts[1])])
+    value, first, second = float_arrays(ops, [("p", value), ("p.loc", shifts[0]), ("q.loc", shifts[1])], any_rank=True)
     if ops.may_look(first) and ops.may_look(second):
         above = ops.to_numpy(first) > ops.to_numpy(second)
         if above.any() or (math.isnan(below) and (ops.to_numpy(first) < ops.to_numpy(second)).any()):

@@ -447,19 +447,21 @@ class NotWeights(ValueError):
 def load_weights(path: str) -> dict[str, tuple[Any, bool]]:
     """The tensors in a file as NumPy arrays on its memory, by name; True where the numbers are bits of bfloat16. Runs nothing in it."""
     import pickle
+    import warnings
     import zipfile
 
     if not zipfile.is_zipfile(path):
         raise NotWeights("is no .pt file of PyTorch 1.6 or later, or is cut short")
     try:
-        loaded = torch.load(path, map_location="cpu", weights_only=True, mmap=True)
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")  # about odd bytes: the error is enough
+            loaded = torch.load(path, map_location="cpu", weights_only=True, mmap=True)
     except pickle.UnpicklingError:
         raise NotWeights("holds more than tensors; what it would run was not run: save a tensor, or a dict of tensors") from None
     except (OSError, MemoryError):
         raise
-    except Exception as error:  # the bytes may be any, and PyTorch raises IndexError, AssertionError and others over them
-        what = (str(error).strip() or type(error).__name__).splitlines()[0]
-        raise NotWeights(f"cannot be read as tensors, or is cut short: {what}") from None
+    except Exception:  # the bytes may be any, and PyTorch raises IndexError, AssertionError and others over them
+        raise NotWeights("is damaged, cut short or a TorchScript program: save a tensor, or a dict of tensors") from None
     named = loaded if isinstance(loaded, dict) else {"": loaded}
     found = {}
     for name, tensor in named.items():
@@ -467,7 +469,7 @@ def load_weights(path: str) -> dict[str, tuple[Any, bool]]:
             raise NotWeights(f"holds a {type(tensor).__name__} ({name!r}), which is no dense tensor: save a tensor, or a dict of tensors")
         half = tensor.dtype == torch.bfloat16
         try:
-            plain = tensor.detach().contiguous()
+            plain = tensor.detach().resolve_neg().contiguous()
             numbers = plain.view(torch.int16).numpy().view("uint16") if half else plain.numpy()
         except TypeError:  # NumPy has no such type: quantised tensors, numbers of 8 bits and fewer
             raise NotWeights(f"holds dtype {tensor.dtype}: use float16, bfloat16, float32, float64 or an integer type") from None

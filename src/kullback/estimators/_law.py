@@ -409,6 +409,8 @@ def with_valid(numbers: dict[str, Array], ndims: dict[str, int], invalid: Array)
 def host_numbers(x: Any) -> Array:
     """Parameters as float64 NumPy arrays."""
     ops = ops_of(x)
+    if ops is not None and not ops.can_look(x):
+        raise TypeError("it looks at parameters, so it cannot be traced or compiled; call it outside")
     return np.asarray(x if ops is None else ops.to_numpy(x), dtype=np.float64)
 
 

@@ -13,7 +13,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from .._divergences import kl
-from .._forms import float_arrays, is_number, left_pad, shown
+from .._forms import float_arrays, is_number, left_pad, must_be_mask, shown
 from .._ops import Array, common_ops
 from .._pairs import attach, expm1, phi
 from ._estimate import Estimate
@@ -207,6 +207,8 @@ def token_mask(ops: Any, mask: Any, like: Array) -> Array | None:
     sizes = zip(mask.shape, like.shape[max(missing, 0) :])
     if missing < 0 or any(isinstance(n, int) and isinstance(m, int) and n not in (1, m) for n, m in sizes):
         raise ValueError(f"mask has shape {tuple(mask.shape)}: it must broadcast to {tuple(like.shape)}, one entry a token")
+    if ops.may_look(mask):
+        must_be_mask(np.asarray(ops.to_numpy(mask)))
     return ops.rows_like(left_pad(ops, mask, len(like.shape)), like, ()) != 0.0
 
 

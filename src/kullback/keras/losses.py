@@ -8,7 +8,7 @@ from typing import Any, NoReturn
 import keras
 import numpy as np
 
-from .._forms import judged_weights, parse_axes
+from .._forms import judged_weights, parse_axes, with_rank
 from .._literal import literal_sum_of_logits, literal_sum_of_probs
 from .._ops import ops_of
 
@@ -133,7 +133,7 @@ def divergences(y_true: Any, y_pred: Any, from_logits: bool = False, axis: int =
         dtype = "float32" if dtype in _HALF else keras.config.floatx()
         y_pred = keras.ops.cast(y_pred, dtype)
     y_true = _tensor("y_true", y_true, dtype)
-    true_shape, shape = tuple(y_true.shape), tuple(y_pred.shape)
+    true_shape, shape = (tuple(with_rank(name, x).shape) for name, x in (("y_true", y_true), ("y_pred", y_pred)))
     # Sizes are None while TensorFlow traces.
     if any(isinstance(n, int) and isinstance(m, int) and n != m and 1 not in (n, m) for n, m in zip(true_shape[::-1], shape[::-1])):
         _refuse(given, y_pred, f"y_true has shape {true_shape} and y_pred {shape}, which do not broadcast")

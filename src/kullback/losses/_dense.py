@@ -46,18 +46,21 @@ def matched(ops: Any, sides: dict[str, Array], weights: Any, valid: int | None, 
 def different_sizes(name: str, size: int, other: str, other_size: int, fix: str) -> str:
     least = min(size, other_size)
     return (
-        f"{name} has {size} categories and {other} {other_size}, and the rest of the longer side is not padding: different vocabularies "
-        f"cannot be compared category by category; if the first {least} are the same in both, {fix.format(least)}"
+        f"{name} has {size} categories and {other} {other_size}, and the rest of the longer side is not known to be padding: different "
+        f"vocabularies cannot be compared category by category; if the first {least} are the same in both, {fix.format(least)}"
     )
 
 
 def only_padding(ops: Any, x: Array, rest: slice, weights: Any, sentence: str, *, look: bool = True) -> Array:
-    """x, if its logits in these columns are -inf in every row that counts. Other rows raise `sentence` where the values can be looked at,
-    and become NaN elsewhere. This waits for an accelerator, because a NaN would not say which sizes disagree."""
+    """x, if its logits in these columns are -inf in every row that counts. Otherwise this raises `sentence`, and also in compiled
+    functions, which cannot see the values. It waits for an accelerator, because a NaN would not say which sizes disagree. A rank that does
+    not `look`, and a CUDA graph, make such rows NaN."""
     last = (len(x.shape) - 1,)
     found = ops.sum(ops.astype(x[..., rest] != -math.inf, ops.float32), last)
-    if not (look and ops.can_look(found)) or getattr(ops, "is_capturing", bool)():
+    if not look or getattr(ops, "is_capturing", bool)():
         return x + ops.astype(ops.where(found > 0.0, math.nan, found), x.dtype)
+    if not ops.can_look(found):
+        raise ValueError(f"{sentence} (a compiled function cannot look for padding)")
     wrong = np.asarray(ops.to_numpy(ops.squeeze(found, last))) > 0.0
     if weights is not None:
         wrong = wrong & (np.asarray(ops.to_numpy(weights_of_rows(ops, weights, x))) != 0.0)

@@ -20,6 +20,8 @@ def check_scaling(temperature: Any, *, scale_t2: bool = False, softcap: Any = No
     for name, x in (("softcap", 1.0 if softcap is None else softcap), ("logit_scale", logit_scale)):
         if not (is_number(x) and 0 < x < math.inf):
             raise ValueError(f"{name} is {shown(x)}: it must be a number above 0")
+    if scale_t2 and temperature is None:
+        raise ValueError("scale_t2 multiplies by temperature squared, and temperature is None: pass a number")
     if scale_t2 and has_axes(temperature):
         raise ValueError("scale_t2 needs one temperature: multiply reduction='none' by your temperatures squared")
 

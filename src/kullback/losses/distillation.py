@@ -39,7 +39,8 @@ def kl_loss(
     ----------
     student, teacher : arrays of one framework
         Logits over the same categories. The side with more of them must have logits of -inf in the rest (a padded vocabulary), or `valid`
-        must leave the rest out: models of different vocabularies are refused. Without `valid` the call looks at that rest.
+        must leave the rest out: models of different vocabularies are refused. Without `valid` the call looks at that rest, which compiled
+        functions cannot: they need `valid` or equal sizes.
         Gradients reach both sides: detach a teacher that is not to learn. A teacher of whom only the likeliest categories are known is a
         `TopK`, a constant, to which softcap and logit_scale are not applied.
     direction : {"forward", "reverse", "js", "skew", "reverse_skew"}

@@ -169,5 +169,9 @@ class FixedKLController:
 
     value: float
 
+    def __post_init__(self) -> None:
+        if not (is_number(self.value) and 0 <= self.value < math.inf):
+            raise ValueError(f"value is {shown(self.value)}: it must be a number of at least 0")
+
     def update(self, kl: Any, n_steps: float = 1) -> float:
         return self.value

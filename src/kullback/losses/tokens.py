@@ -124,6 +124,8 @@ def _tokens(ops: Any, tokens: Any, mask: Any, logits: Array) -> tuple[Array, Arr
     if keep is not None:
         at = ops.where(keep, at, at * 0)
     size = logits.shape[-1]
+    if size is None:
+        raise ValueError("the number of categories of logits is unknown: state it with tf.ensure_shape")
     valid = (at >= 0) & (at < size)
     if ops.may_look(at):
         found = np.asarray(ops.to_numpy(valid))

@@ -86,6 +86,8 @@ def variational(
             )
         train = _trainer(framework)
         first, second = whiten(first, second)
+        if first.shape[1] == 0:
+            raise ValueError("every row of x and y is the same point, so there is nothing to train a critic on: call from_samples")
         parts_x, parts_y = np.array_split(rng.permutation(n), 2), np.array_split(rng.permutation(m), 2)
         if len(copies.in_x):
             # A row that both samples have is of the same half in both: a critic that has seen it does not judge it.
