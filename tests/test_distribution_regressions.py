@@ -577,7 +577,7 @@ def test_unknown_numbers_of_axes_are_refused_by_name(name):
 def test_numeric_estimates_inside_a_traced_function_are_refused():
     """An AttributeError came through: 'SymbolicTensor' object has no attribute 'numpy'."""
     function = tf.function(lambda x: kb.kl(tfd.Normal(x, 1.0), tfd.StudentT(3.0, 0.0, 1.0), method="auto"), autograph=False)
-    with pytest.raises(kb.NoClosedForm, match="it looks at parameters, so it cannot be traced or compiled; call it outside$"):
+    with pytest.raises(kb.NoClosedForm, match=r"it looks at parameters, so it cannot be traced or compiled; call it outside$"):
         function(tf.constant(1.0))
 
 
