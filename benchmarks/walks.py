@@ -4,6 +4,7 @@ left.
     python benchmarks/walks.py                 # everything, in four minutes or so
     python benchmarks/walks.py a f             # prints the walks of these letters, and writes nothing
     python benchmarks/walks.py lines           # prints the lines of code in src, and writes nothing
+    python benchmarks/walks.py start           # prints how long `kullback lint` takes, and writes nothing
 
 The script writes benchmarks/results/walks.csv and the table in docs/benchmarks.md. It keeps the column
 `before` of the CSV, with which later figures are compared.
@@ -22,6 +23,7 @@ import contextlib
 import csv
 import io
 import os
+import resource
 import subprocess
 import sys
 import tempfile
@@ -52,6 +54,7 @@ WALKS = {
     "e": "`kullback compare a.npy b.npy --form logits`",
     "f": "`kullback lint file.py`, four lines with two findings",
 }
+STARTS = 40
 WRONG = """import torch.nn.functional as F
 
 def loss(x, t):
@@ -109,7 +112,7 @@ def count(call: Callable[[], Any]) -> tuple[int, int, int]:
 
 
 def _command(*arguments: str) -> None:
-    from kullback._cli import main
+    from kullback_command import main
 
     with contextlib.redirect_stdout(io.StringIO()):
         main(list(arguments))
@@ -164,6 +167,25 @@ def walk(name: str) -> list[tuple[str, str, int]]:
     return [(name, figure, int(found)) for figure, found in zip(FIGURES, out.split())]
 
 
+def start() -> float:
+    """The CPU time of `kullback lint file.py` as a multiple of that of `python -c pass`, each the best of many."""
+    lint, nothing = [Path(sys.executable).with_name("kullback"), "lint", "file.py"], [sys.executable, "-c", "pass"]
+    best = [float("inf")] * 2
+    with tempfile.TemporaryDirectory() as folder:
+        (Path(folder) / "file.py").write_text(WRONG)
+        for _ in range(STARTS):
+            for i, command in enumerate((lint, nothing)):
+                before = _seconds_of_children()
+                subprocess.run(command, cwd=folder, stdout=subprocess.DEVNULL, check=False)
+                best[i] = min(best[i], _seconds_of_children() - before)
+    return round(best[0] / best[1], 1)
+
+
+def _seconds_of_children() -> float:
+    used = resource.getrusage(resource.RUSAGE_CHILDREN)
+    return used.ru_utime + used.ru_stime
+
+
 def lines() -> int:
     """The lines of Python in src that hold code."""
     return sum(_lines(path.read_text(encoding="utf-8")) for path in (ROOT / "src").rglob("*.py"))
@@ -195,21 +217,22 @@ def cases() -> int:
     return int(out.rpartition(" tests collected")[0].split()[-1])
 
 
-def _write(found: list[tuple[str, str, int]]) -> None:
+def _write(found: list[tuple[str, str, float]]) -> None:
     before = {}
     if RESULTS.exists():
         with RESULTS.open(newline="") as file:
-            before = {(row["what"], row["figure"]): int(row["before"]) for row in csv.DictReader(file)}
+            before = {(row["what"], row["figure"]): float(row["before"]) for row in csv.DictReader(file)}
     rows = [(what, figure, before.get((what, figure), now), now) for what, figure, now in found]
     with RESULTS.open("w", newline="") as file:
         writer = csv.writer(file, lineterminator="\n")
         writer.writerow(["what", "figure", "before", "now"])
-        writer.writerows(rows)
-    told = {(what, of): f"{old:,}" + (f" → {now:,}" if now != old else "") for what, of, old, now in rows}
+        writer.writerows((what, figure, f"{old:.12g}", f"{now:.12g}") for what, figure, old, now in rows)
+    told = {row[:2]: " → ".join(dict.fromkeys(f"{x:,.12g}" for x in row[2:])) for row in rows}
     table = [f"| walk | what | {' | '.join(FIGURES)} |", "|---|---|---|---|---|"]
     for name, what in WALKS.items():
         table.append(f"| {name} | {what} | {' | '.join(told[name, figure] for figure in FIGURES)} |")
     table += ["", f"Lines of code in `src`: {told['src', 'lines']}. Test cases: {told['tests', 'cases']}."]
+    table += [f"`kullback lint file.py` takes {told['kullback lint', 'start']} times as long as `python -c pass`."]
     text = DOCS.read_text()
     start, end = text.index(BEGIN) + len(BEGIN), text.index(END)
     DOCS.write_text(text[:start] + "\n" + "\n".join(table) + "\n" + text[end:])
@@ -219,19 +242,15 @@ def main() -> None:
     given = sys.argv[1:]
     if given[:1] == ["--count"]:
         print(*_walk(given[1]))
-    elif given == ["lines"]:
-        print(lines())
+    elif given in (["lines"], ["start"]):
+        print(lines() if given == ["lines"] else start())
     elif given:
         for name in [name for name in WALKS if name in given or name.partition("-")[0] in given]:
             print(name, *(f"{found} {figure}" for _, figure, found in walk(name)))
     else:
-        _write(
-            [
-                *(row for name in WALKS for row in walk(name)),
-                ("src", "lines", lines()),
-                ("tests", "cases", cases()),
-            ]
-        )
+        walks = [row for name in WALKS for row in walk(name)]
+        others = [("kullback lint", "start", start()), ("src", "lines", lines()), ("tests", "cases", cases())]
+        _write([*walks, *others])
 
 
 if __name__ == "__main__":

@@ -73,7 +73,7 @@ def names(module: str) -> list[str]:
 
 def others() -> list[str]:
     """A line for each record that functions return, for its methods, for each schema and for each rule."""
-    from kullback._lint import RULES
+    from kullback_lint import RULES
 
     lines = [line for name in RETURNED for line in _described(name, found(name))]
     texts = [files(package).joinpath(name).read_text() for package, name in SCHEMAS]

@@ -9,28 +9,26 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import Any
 
-from .._kernels import compiled
-from .._read import ReadError
-from .._reduce import check_base
+from kullback._kernels import compiled
+from kullback._read import ReadError
+from kullback._reduce import check_base
+
 from . import compare_tables
-from .shared import as_options, base, positive, write
+from .shared import base, positive, write
+from .words import as_options
 
 # Seconds after which a person asks what takes so long.
 _LONG = 10.0
 
 
-def add(commands: Any) -> None:
-    parser = commands.add_parser(
-        "compare",
-        help="how far apart two models' outputs, or two tables, are",
-        description="How far Q is from P, the reference: two models' outputs, row by row, or two tables, column by column.",
-        epilog="examples:\n"
+def add(parser: argparse.ArgumentParser) -> None:
+    parser.description = "How far Q is from P, the reference: two models' outputs, row by row, or two tables, column by column."
+    parser.epilog = (
+        "examples:\n"
         "  kullback compare reference.npy quantised.npy --form logits --report out.html\n"
         "  kullback compare 'f16/*.safetensors' 'q4/*.safetensors' --fail-over 0.1\n"
         "  kullback compare f16.kld q4.kld --markdown\n"
-        "  kullback compare last_month.parquet this_month.parquet --json",
-        formatter_class=argparse.RawDescriptionHelpFormatter,
-        allow_abbrev=False,
+        "  kullback compare last_month.parquet this_month.parquet --json"
     )
     what = (
         "model outputs: .npy, .npz, .safetensors, .pt arrays [rows, categories], or llama.cpp logits files; "
@@ -64,7 +62,6 @@ def add(commands: Any) -> None:
         "--allow-partial", action="store_true", help="go on with what is whole: cut files, missing shards, unequal lengths, rows with NaN"
     )
     compare_tables.add_options(parser)
-    parser.set_defaults(run=_run)
 
 
 def _limit(text: str) -> float:
@@ -77,8 +74,8 @@ def _limit(text: str) -> float:
     return value
 
 
-def _run(arguments: argparse.Namespace) -> int:
-    from .._report.page import check_target, jinja, write_whole
+def run(arguments: argparse.Namespace) -> int:
+    from kullback._report.page import check_target, jinja, write_whole
 
     if arguments.report is not None:
         inputs = (arguments.p, arguments.q, *([] if arguments.tokens is None else [arguments.tokens]))
@@ -114,17 +111,17 @@ def _run(arguments: argparse.Namespace) -> int:
 
 
 def _compare(arguments: argparse.Namespace) -> Any:
-    from .._compare import kind_of
+    from kullback._compare import kind_of
 
     check_base(arguments.base)
     if kind_of(arguments.p, arguments.q) == "tables":
-        from .._compare.tables import compare_tables as compare
+        from kullback._compare.tables import compare_tables as compare
 
         for name in ("form", "tokens", "allow_partial"):
             if getattr(arguments, name):
                 raise ReadError(f"--{name.replace('_', '-')} is for model outputs, and these are tables")
         return compare(arguments.p, arguments.q, base=arguments.base, progress=sys.stderr.isatty(), **compare_tables.options(arguments))
-    from .._compare.models import compare_models
+    from kullback._compare.models import compare_models
 
     given = compare_tables.given(arguments)
     if given:

@@ -12,17 +12,13 @@ from .shared import write
 _KINDS = ("closed form", "sum", "quadrature", "yours")
 
 
-def add(commands: Any) -> None:
-    parser = commands.add_parser(
-        "pairs",
-        help="the pairs of distributions with a formula",
-        description="The pairs of families KL(P‖Q) is known for, and the libraries that have both.",
-        epilog="examples:\n"
+def add(parser: argparse.ArgumentParser) -> None:
+    parser.description = "The pairs of families KL(P‖Q) is known for, and the libraries that have both."
+    parser.epilog = (
+        "examples:\n"
         "  kullback pairs --family Gamma\n"
         "  kullback pairs --ecosystem torch --kind sum\n"
-        "  kullback pairs --markdown > docs/pairs.md",
-        formatter_class=argparse.RawDescriptionHelpFormatter,
-        allow_abbrev=False,
+        "  kullback pairs --markdown > docs/pairs.md"
     )
     parser.add_argument("--family", help="only pairs with this family on either side, such as Gamma")
     parser.add_argument("--ecosystem", help="only pairs this library has: kullback, torch, numpyro, tfp, distrax, scipy")
@@ -30,11 +26,10 @@ def add(commands: Any) -> None:
     shown = parser.add_mutually_exclusive_group()
     shown.add_argument("--json", action="store_true", help="print JSON, all kinds in it")
     shown.add_argument("--markdown", action="store_true", help="print the table of the documentation")
-    parser.set_defaults(run=_run)
 
 
-def _run(arguments: argparse.Namespace) -> None:
-    from .._dispatch import registered_pairs
+def run(arguments: argparse.Namespace) -> None:
+    from kullback._dispatch import registered_pairs
 
     pairs = registered_pairs()
     families = {name for pair in pairs for name in (pair.p, pair.q)}

@@ -7,24 +7,21 @@ import json
 import sys
 from typing import Any
 
-from .._read import ReadError, read_distribution, read_labels
+from kullback._read import ReadError, read_distribution, read_labels
+
 from .shared import base, positive, write
 
 _RICH_ROWS = 1000  # rich measures every cell; beyond this plain text is there at once
 
 
-def add(commands: Any) -> None:
-    parser = commands.add_parser(
-        "explain",
-        help="every term of KL(P‖Q), by category",
-        description="Every term of KL(P‖Q) and KL(Q‖P), the totals, and what dominates.",
-        epilog="examples:\n"
+def add(parser: argparse.ArgumentParser) -> None:
+    parser.description = "Every term of KL(P‖Q) and KL(Q‖P), the totals, and what dominates."
+    parser.epilog = (
+        "examples:\n"
         "  kullback explain 0.5,0.3,0.2 0.1,0.4,0.5 --labels cat,dog,owl\n"
         "  kullback explain 12,0,3 10,2,3 --form counts --prior 0.5 --base 2\n"
         "  kullback explain teacher.npy student.npy --form logits --temperature 2\n"
-        "  kullback explain last_month.csv this_month.csv --form counts --json",
-        formatter_class=argparse.RawDescriptionHelpFormatter,
-        allow_abbrev=False,
+        "  kullback explain last_month.csv this_month.csv --form counts --json"
     )
     what = "numbers (0.5,0.3,0.2) or a file: .csv (one row, one column, or label,value), .json (list or {label: value}), .npy"
     parser.add_argument("p", metavar="P", help=what)
@@ -42,11 +39,10 @@ def add(commands: Any) -> None:
     shown.add_argument("--top", type=positive, default=20, metavar="N", help="show the N categories with the largest terms (default 20)")
     shown.add_argument("--all", action="store_true", help="show every category")
     parser.add_argument("--json", action="store_true", help='print JSON, every category in it; inf and nan as "inf", "-inf", "nan"')
-    parser.set_defaults(run=_run)
 
 
-def _run(arguments: argparse.Namespace) -> None:
-    from .._explain import explain
+def run(arguments: argparse.Namespace) -> None:
+    from kullback._explain import explain
 
     p, q = read_distribution(arguments.p, name="P"), read_distribution(arguments.q, name="Q")
     labels = None if arguments.labels is None else read_labels(arguments.labels)
@@ -67,14 +63,14 @@ def _run(arguments: argparse.Namespace) -> None:
     if arguments.json:
         write(json.dumps(found.to_dict(), indent=2, ensure_ascii=False, allow_nan=False), "json")
     elif not (sys.stdout.isatty() and min(len(found.p), top or len(found.p)) <= _RICH_ROWS and _print_rich(found, top)):
-        from .._report.text import to_text
+        from kullback._report.text import to_text
 
         write(to_text(found, top=top))
 
 
 def _print_rich(found: Any, top: int | None) -> bool:
     try:
-        from .._report.terminal import print_terminal
+        from kullback._report.terminal import print_terminal
     except ImportError:
         return False
     print_terminal(found, sys.stdout, top=top)

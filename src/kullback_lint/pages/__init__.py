@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from importlib.resources import files
+from pathlib import Path
 
 
 def page(code: str) -> str:
     """The page of a rule, by its number."""
-    return files(__name__).joinpath(f"{code}.md").read_text(encoding="utf-8")
+    return Path(__file__).with_name(f"{code}.md").read_text(encoding="utf-8")

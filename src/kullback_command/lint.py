@@ -3,35 +3,39 @@
 from __future__ import annotations
 
 import argparse
-import difflib
 import stat
 import sys
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-from .._read import ReadError
-from .shared import BUG, write
+from kullback_lint.check import Unparsable, is_fault, unparsable
+from kullback_lint.formats import github, json, sarif, text
+from kullback_lint.pages import page
+from kullback_lint.rules import BY_CODE
+from kullback_lint.run import Linted, Options, decode, encoding_of, lint_text
+from kullback_lint.run import run as lint
+from kullback_lint.settings import SettingsError, codes, read_settings
+
+from .shared import BUG, Refusal, version, write
 
 _FORMATS = ("text", "json", "sarif", "github")
 
 
-def add(commands: Any) -> None:
-    parser = commands.add_parser(
-        "lint",
-        help="wrong KLs in Python code and notebooks",
-        description="Finds wrong KL divergences in Python code and notebooks. Parses only: nothing it reads is imported or run. "
+def add(parser: argparse.ArgumentParser) -> None:
+    parser.description = (
+        "Finds wrong KL divergences in Python code and notebooks. Parses only: nothing it reads is imported or run. "
         "Exit code 1 on findings of severity error or warning (information counts where its rule is selected by number), 2 on misuse "
-        "or a file that cannot be read.",
-        epilog="examples:\n"
+        "or a file that cannot be read."
+    )
+    parser.epilog = (
+        "examples:\n"
         "  kullback lint src notebooks/train.ipynb\n"
         "  kullback lint --diff src            what --fix would change\n"
         "  kullback lint --explain KL006       the page of a rule\n"
         "  kullback lint - < loss.py           standard input\n"
         "silence a line:  # kullback: ignore[KL006]\n"
-        "settings:        [tool.kullback.lint] in pyproject.toml, with select, ignore, exclude",
-        formatter_class=argparse.RawDescriptionHelpFormatter,
-        allow_abbrev=False,
+        "settings:        [tool.kullback.lint] in pyproject.toml, with select, ignore, exclude"
     )
     parser.add_argument("paths", metavar="PATH", nargs="*", help="files, directories, notebooks, or - for standard input (default: here)")
     parser.add_argument(
@@ -48,42 +52,37 @@ def add(commands: Any) -> None:
         "--stdin-name", default="<stdin>", metavar="NAME", help="the name standard input is reported under; .ipynb for a notebook"
     )
     parser.add_argument("--explain", metavar="RULE", help="print the page of a rule and stop")
-    parser.set_defaults(run=_run)
 
 
-def _run(arguments: argparse.Namespace) -> int:
-    from .._lint import BY_CODE, Options, page, read_settings
-    from .._lint.settings import codes
-
+def run(arguments: argparse.Namespace) -> int:
     if arguments.explain is not None:
         code = arguments.explain.strip().upper()
         if code not in BY_CODE:
-            raise ReadError(f"--explain: {code} is no rule (they are {min(BY_CODE)} to {max(BY_CODE)})")
+            raise Refusal(f"--explain: {code} is no rule (they are {min(BY_CODE)} to {max(BY_CODE)})")
         write(page(code).rstrip())
         return 0
-    settings = read_settings(Path()).over(
-        select=_codes(arguments.select, "--select", codes), ignore=_codes(arguments.ignore, "--ignore", codes)
-    )
+    try:
+        select, ignore = _codes(arguments.select, "--select"), _codes(arguments.ignore, "--ignore")
+        settings = read_settings(Path()).over(select=select, ignore=ignore)
+    except SettingsError as error:
+        raise Refusal(str(error)) from None
     options = Options(settings, fix=arguments.fix or arguments.diff)
     return _report(arguments, options)
 
 
-def _codes(given: list[str] | None, where: str, codes: Any) -> tuple[str, ...] | None:
+def _codes(given: list[str] | None, where: str) -> tuple[str, ...] | None:
     return None if given is None else codes([code for part in given for code in part.split(",")], where)
 
 
 def _linted(arguments: argparse.Namespace, options: Any) -> Iterator[Any]:
-    from .._lint.check import Unparsable, unparsable
-    from .._lint.run import Linted, decode, lint_text, run
-
     paths = arguments.paths or ["."]
     for path in paths:
         if path == "-":
             continue
         if not Path(path).exists():
-            raise ReadError(f"{path} does not exist")
+            raise Refusal(f"{path} does not exist")
         if not Path(path).is_file() and not Path(path).is_dir():
-            raise ReadError(f"{path} is a pipe or a device: pass - and redirect it to standard input")
+            raise Refusal(f"{path} is a pipe or a device: pass - and redirect it to standard input")
     for path in dict.fromkeys(paths):
         if path == "-":
             name = arguments.stdin_name
@@ -92,7 +91,7 @@ def _linted(arguments: argparse.Namespace, options: Any) -> Iterator[Any]:
             except Unparsable as error:
                 yield Linted(name, "", [unparsable(name, error)])
         else:
-            yield from run([path], options)
+            yield from lint([path], options)
 
 
 def _report(arguments: argparse.Namespace, options: Any) -> int:
@@ -102,18 +101,14 @@ def _report(arguments: argparse.Namespace, options: Any) -> int:
         sys.stdout.flush()
     except BrokenPipeError:
         raise
-    except (OSError, ReadError) as error:
-        what = str(error) if isinstance(error, ReadError) else f"cannot write {error.filename or 'the output'}: {error.strerror or error}"
-        raise ReadError(what + (f"; these files were fixed before: {', '.join(fixed)}" if fixed else "")) from None
+    except (OSError, Refusal) as error:
+        what = str(error) if isinstance(error, Refusal) else f"cannot write {error.filename or 'the output'}: {error.strerror or error}"
+        raise Refusal(what + (f"; these files were fixed before: {', '.join(fixed)}" if fixed else "")) from None
     return failed
 
 
 def _told(arguments: argparse.Namespace, options: Any, fixed: list[str]) -> int:
     """`fixed` receives the name of each file that was written."""
-    from .. import __version__
-    from .._lint.check import is_fault
-    from .._lint.formats import github, json, sarif, text
-
     findings: list[Any] = []
     seen: set[str] = set()
     files = mended = 0
@@ -148,7 +143,7 @@ def _told(arguments: argparse.Namespace, options: Any, fixed: list[str]) -> int:
     elif arguments.format == "json":
         write(json.render(findings), "json")
     elif arguments.format == "sarif":
-        write(sarif.render(findings, __version__), "json")
+        write(sarif.render(findings, version()), "json")
     elif findings:
         write(github.render(findings))
     if any(map(is_fault, findings)):
@@ -175,6 +170,8 @@ def _summary(findings: list[Any], files: int, mended: int) -> str:
 
 
 def _print_diff(linted: Any) -> None:
+    import difflib
+
     if linted.fixed is not None:
         before, after = linted.original.splitlines(keepends=True), linted.fixed.splitlines(keepends=True)
         lines = difflib.unified_diff(before, after, linted.path, linted.path)
@@ -183,9 +180,7 @@ def _print_diff(linted: Any) -> None:
 
 def _replace(name: str, before: str, after: str) -> None:
     """Encoding, mode and links of the file stay."""
-    from .._lint.check import Unparsable
-    from .._lint.run import decode, encoding_of
-    from .._report.page import replace
+    from kullback._report.page import replace
 
     path = Path(name).resolve()
     try:
@@ -195,7 +190,7 @@ def _replace(name: str, before: str, after: str) -> None:
         except Unparsable:
             changed = True
         if changed:
-            raise ReadError(f"{name} changed while it was read; nothing was written to it")
+            raise Refusal(f"{name} changed while it was read; nothing was written to it")
         replace(path, after.encode(encoding_of(data)), stat.S_IMODE(path.stat().st_mode))
     except OSError as error:
         error.filename = name  # not that of the temporary file

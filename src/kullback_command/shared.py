@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import argparse
 import json
-import re
 import sys
 from typing import Literal
 
@@ -20,24 +19,15 @@ _ASCII = str.maketrans({
 _MARKDOWN = _ASCII | str.maketrans({"‖": r"\|\|", "·": r"\*"})
 
 
-def as_options(message: str) -> str:
-    """The library speaks of arguments; the command has options."""
-    message = re.sub(r"form=\('(\w+)', '(\w+)'\)", r"--form \1,\2", message)
-    message = re.sub(r"form='(\w+)'", r"--form \1", message)
-    for argument, option in (
-        ("allow_partial=True", "--allow-partial"),
-        ("name the columns to compare", "name the columns to compare with --columns"),
-        ("common=True", "--common"),
-        ("engine='spark'", "--engine spark"),
-        ("pass prior= to", "pass --prior to"),
-        ("labels was passed", "--labels was passed"),
-        ("pass mappings or pandas Series", "give label,value files"),
-        ("; give the row weight 0 to leave it out", ""),  # no command has weights
-        (", or give the row weight 0", ""),
-        ("None for nats", "e for nats"),
-    ):
-        message = message.replace(argument, option)
-    return message
+class Refusal(Exception):
+    """What the command cannot do for its caller, and why, in one sentence."""
+
+
+def version() -> str:
+    """The installed version of kullback, without an import of kullback, which would load NumPy."""
+    from importlib.metadata import version
+
+    return version("kullback")
 
 
 def base(text: str) -> float | None:

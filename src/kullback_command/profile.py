@@ -4,36 +4,32 @@ from __future__ import annotations
 
 import argparse
 import sys
-from typing import Any
 
-from .._read import ReadError
+from kullback._read import ReadError
+
 from .compare_tables import add_reading, reading
-from .shared import as_options, write
+from .shared import write
+from .words import as_options
 
 
-def add(commands: Any) -> None:
-    parser = commands.add_parser(
-        "profile",
-        help="keep a table's bins and counts, to compare others with it later",
-        description="Keeps a table's bins and counts, and none of its rows. `kullback compare ref.json new.parquet` needs no more.",
-        epilog="examples:\n"
+def add(parser: argparse.ArgumentParser) -> None:
+    parser.description = "Keeps a table's bins and counts, and none of its rows. `kullback compare ref.json new.parquet` needs no more."
+    parser.epilog = (
+        "examples:\n"
         "  kullback profile ref.parquet -o ref.json\n"
         "  kullback profile february.parquet --like january.json -o february.json\n"
-        "  kullback profile january.json february.json -o both.json",
-        formatter_class=argparse.RawDescriptionHelpFormatter,
-        allow_abbrev=False,
+        "  kullback profile january.json february.json -o both.json"
     )
     parser.add_argument("source", metavar="SRC", nargs="+", help="a table (.csv, .parquet, .jsonl, folder, pattern), or profiles to merge")
     parser.add_argument("-o", "--output", metavar="FILE", required=True, help="the profile to write (.json)")
     parser.add_argument("--like", metavar="PROFILE", help="count over the bins (and pairs) of this one, so that the two merge")
     add_reading(parser)
-    parser.set_defaults(run=_run)
 
 
-def _run(arguments: argparse.Namespace) -> None:
-    from .._compare.tables import profile
-    from .._report.page import check_target
-    from .._report.words import printable
+def run(arguments: argparse.Namespace) -> None:
+    from kullback._compare.tables import profile
+    from kullback._report.page import check_target
+    from kullback._report.words import printable
 
     source = arguments.source
     if not arguments.output.lower().endswith(".json"):

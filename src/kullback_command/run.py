@@ -1,9 +1,10 @@
-"""The command `kullback`: parse, call, print.
+"""One run of the command: parse, call, print.
 
-Each subcommand is one module with `add`, which adds its parser with `run` set to what it does: a function that prints and returns the exit
-code, or None for 0. What it computes lives elsewhere.
-Errors are one sentence on standard error and exit code 2. An exception that nothing foresaw has an exit code of its own, since 1 is a
-verdict: of `--fail-over`, or of the linter. rich is imported only to print on a terminal, and not needed.
+COMMANDS names the subcommands. Each is a module of that name, which is imported only if the command line names it. The
+module has `add`, which completes the parser, and `run`, which prints and returns the exit code, or None for 0. What it
+computes lives elsewhere.
+Errors are one sentence on standard error and exit code 2. An exception that nothing foresaw has an exit code of its
+own, since 1 is a verdict of `--fail-over` or of the linter.
 """
 
 from __future__ import annotations
@@ -15,15 +16,20 @@ import signal
 import sys
 import threading
 import time
-import traceback
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, suppress
+from importlib import import_module
 from typing import Any, NoReturn
 
-from .._read import ReadError
-from . import compare, explain, lint, pairs, profile
-from .shared import BUG, as_options
+from .shared import BUG, Refusal, version
 
+COMMANDS = {
+    "compare": "how far apart two models' outputs, or two tables, are",
+    "explain": "every term of KL(P‖Q), by category",
+    "lint": "wrong KLs in Python code and notebooks",
+    "pairs": "the pairs of distributions with a formula",
+    "profile": "keep a table's bins and counts, to compare others with it later",
+}
 CLOSED = 128 + 13  # as a shell reports a program that SIGPIPE ended
 _PATIENCE = 2.0  # seconds after a signal in which another one changes nothing
 
@@ -43,25 +49,25 @@ class _Parser(argparse.ArgumentParser):
         (file or sys.stderr).write(message)
 
 
-def main(argv: Sequence[str] | None = None) -> int:
+def run(argv: Sequence[str] | None = None) -> int:
     """Run the command; the exit code."""
     given = list(sys.argv[1:] if argv is None else argv) or ["--help"]
     if sys.stderr is None:  # closed too, 2>&-; print would take standard output instead
         sys.stderr = open(os.devnull, "w")  # noqa: SIM115 (until the end)
     with _stopped_by() as signals:
         try:
-            code = _outcome(given)
+            code = _outcome(parser(given), given)
         except KeyboardInterrupt:
             code = 128 + signal.SIGINT
     return 128 + signals[0] if signals else code
 
 
-def _outcome(given: list[str]) -> int:
+def _outcome(parser: argparse.ArgumentParser, given: list[str]) -> int:
     arguments = argparse.Namespace(command="")
     try:
         try:
             # A leading space makes them positional; readers strip it.
-            arguments = _parser().parse_args([f" {x}" if _NEGATIVE.match(x) else x for x in given])
+            arguments = parser.parse_args([f" {x}" if _NEGATIVE.match(x) else x for x in given])
             if sys.stdout is None:  # closed by the shell, >&-; what runs may write there long after
                 return _fail(arguments, "cannot write the output: standard output is closed")
             code = arguments.run(arguments) or 0
@@ -76,13 +82,17 @@ def _outcome(given: list[str]) -> int:
         _drop_output()
         where = f"{error.filename}: " if error.filename else "cannot write the output: "
         return _fail(arguments, f"{where}{error.strerror or error}")
-    except ReadError as error:
+    except Refusal as error:
         return _fail(arguments, str(error))
     except (ValueError, TypeError) as error:
-        return _fail(arguments, _as_options(str(error)))
+        from .words import of_error
+
+        return _fail(arguments, of_error(error))
     except MemoryError:
         return _fail(arguments, "there is not enough memory")
     except Exception:
+        import traceback
+
         what = "this is a bug in kullback; please report it with the lines below"
         return _fail(arguments, f"{what}\n{traceback.format_exc().rstrip()}", BUG)
     return code
@@ -132,17 +142,18 @@ def _fail(arguments: argparse.Namespace, message: str, code: int = 2) -> int:
     return code
 
 
-def _parser() -> argparse.ArgumentParser:
-    from .. import __version__
-
-    parser = _Parser(prog="kullback", description="Relative entropy (KL divergence), exact.", allow_abbrev=False)
-    parser.add_argument("--version", action="version", version=f"kullback {__version__}")
-    commands = parser.add_subparsers(dest="command", metavar="command", required=True)
-    for command in (compare, explain, lint, pairs, profile):
-        command.add(commands)
-    return parser
-
-
-def _as_options(message: str) -> str:
-    """And it calls the sides p and q, which here are P and Q."""
-    return re.sub(r"(?<![\w'])([pq])(?![\w'\[])", lambda side: side[1].upper(), as_options(message))
+def parser(given: Sequence[str] = ()) -> argparse.ArgumentParser:
+    """The parser for a command line. Of the subcommands that it does not name, it knows the names."""
+    named = given[:1] if given and given[0] in COMMANDS else tuple(COMMANDS)
+    whole = _Parser(prog="kullback", description="Relative entropy (KL divergence), exact.", allow_abbrev=False)
+    commands = whole.add_subparsers(prog=whole.prog, dest="command", metavar="command", required=True)
+    told = f"kullback {version()}" if "--version" in given else ""
+    whole.add_argument("--version", action="version", version=told)
+    for name in named:
+        form = argparse.RawDescriptionHelpFormatter
+        own = commands.add_parser(name, help=COMMANDS[name], formatter_class=form, allow_abbrev=False)
+        if name in given:
+            module = import_module(f"{__package__}.{name}")
+            module.add(own)
+            own.set_defaults(run=module.run)
+    return whole
