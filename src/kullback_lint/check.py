@@ -70,7 +70,10 @@ def _check(text: str, path: str, rules: Sequence[Rule]) -> list[Finding]:
         return [_fault(path, "the data flow", error)]
     found: dict[tuple[int, int, str], Finding] = {}
     faults: list[Finding] = []
-    for rule in rules if module.events else ():
+    kinds = set(map(type, module.events))
+    for rule in rules:
+        if kinds.isdisjoint(rule.events):
+            continue
         try:
             for report in rule.check(module):
                 finding = _finding(module.source, rule, report)

@@ -81,6 +81,12 @@ class Operation:
     method: bool = False
     keyword_values: dict[str, Value] = field(default_factory=dict)
 
+    @property
+    def axis(self) -> ast.expr | None:
+        """The argument that names the axis, or None if there is none."""
+        second = self.nodes[1] if len(self.nodes) > 1 else None
+        return self.keywords.get("dim", self.keywords.get("axis", second))
+
 
 @dataclass
 class Sum:
@@ -166,6 +172,3 @@ class Compiled:
     loss_value: Value
     output: Value
     place: Place
-
-
-Event = Any

@@ -37,7 +37,6 @@ PARTIAL = "partial"  # data: Made of a function
 METHOD = "method"  # data: (receiver value, name)
 
 NUMBERS = frozenset({LOGITS, LOG_PROBS, PROBS, SIGMOID, COUNTS, ONE_HOT, LABELS, SAMPLES, DENSITY})
-_ROLES = frozenset({"teacher", "student", "prior", "posterior", "p", "q"})
 
 # How far a KL has been summed: over nothing, over the categories of each row, over everything.
 TERMS, ROWS, SCALAR = "terms", "rows", "scalar"

@@ -15,13 +15,10 @@ def render(findings: Iterable[Finding]) -> str:
 
 def _line(finding: Finding) -> str:
     level = _LEVELS.get(finding.severity, "notice")
-    where = f"cell {finding.cell}, line {finding.line}: " if finding.cell is not None else ""
-    # A notebook's lines are those of its JSON, which a cell's line is not.
-    place = (
-        ""
-        if finding.cell is not None
-        else f",line={finding.line},endLine={finding.end_line},col={finding.column},endColumn={finding.end_column}"
-    )
+    lines, columns = f"line={finding.line},endLine={finding.end_line}", f"col={finding.column},endColumn={finding.end_column}"
+    place, where = f",{lines},{columns}", ""
+    if finding.cell is not None:  # GitHub counts the lines of the notebook's JSON
+        place, where = "", f"cell {finding.cell}, line {finding.line}: "
     return f"::{level} file={_property(finding.path)}{place},title={finding.rule}::{_data(where + finding.message)}"
 
 

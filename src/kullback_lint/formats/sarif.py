@@ -42,28 +42,13 @@ def render(findings: Iterable[Finding], version: str) -> str:
 def _result(finding: Finding) -> dict[str, Any]:
     path = PurePath(finding.path)
     uri = path.as_uri() if path.is_absolute() else quote(path.as_posix())
-    # A notebook's lines are those of its JSON, which a cell's line is not.
-    region = (
-        {"startLine": 1}
-        if finding.cell is not None
-        else {
-            "startLine": finding.line,
-            "startColumn": finding.column,
-            "endLine": finding.end_line,
-            "endColumn": finding.end_column,
-        }
-    )
-    where = f" (cell {finding.cell}, line {finding.line})" if finding.cell is not None else ""
+    start = {"startLine": finding.line, "startColumn": finding.column}
+    region, where = start | {"endLine": finding.end_line, "endColumn": finding.end_column}, ""
+    if finding.cell is not None:  # SARIF counts the lines of the notebook's JSON
+        region, where = {"startLine": 1}, f" (cell {finding.cell}, line {finding.line})"
     return {
         "ruleId": finding.rule,
         "level": _LEVELS.get(finding.severity, "note"),
         "message": {"text": finding.message + where},
-        "locations": [
-            {
-                "physicalLocation": {
-                    "artifactLocation": {"uri": uri},
-                    "region": region,
-                }
-            }
-        ],
+        "locations": [{"physicalLocation": {"artifactLocation": {"uri": uri}, "region": region}}],
     }

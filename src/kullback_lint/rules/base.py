@@ -94,13 +94,24 @@ class Module:
 
 
 class Rule:
-    """Subclass, set the names, write `check`; a page `pages/<code>.md` and fixtures `tests/lint/<code>_*.py` go with it."""
+    """Subclass, set the names, write `look`, or `check` where a finding depends on several events.
+
+    The rule is asked only about files that have an event of one of the classes in `events`. A page `pages/<code>.md`
+    and fixtures `tests/lint/fixtures/<code>_*.py` go with it."""
 
     code: ClassVar[str]
     name: ClassVar[str]
     summary: ClassVar[str]
     severity: ClassVar[str] = WARNING
     fixable: ClassVar[bool] = False
+    events: ClassVar[tuple[type[Any], ...]]
 
     def check(self, module: Module) -> Iterator[Report]:
+        """What the rule says about a file."""
+        for kind in self.events:
+            for event in module.of(kind):
+                yield from self.look(event, module)
+
+    def look(self, event: Any, module: Module) -> Iterator[Report]:
+        """What the rule says about one event."""
         raise NotImplementedError

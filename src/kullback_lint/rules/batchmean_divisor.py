@@ -16,6 +16,7 @@ class BatchmeanDivisor(Rule):
     code = "KL014"
     name = "batchmean-divisor"
     summary = "batchmean divides by axis 0: too little for [B, T, V], the number of categories for a vector, twice where divided again"
+    events = (KlCall, Quotient)
 
     def check(self, module: Module) -> Iterator[Report]:
         calls = {}

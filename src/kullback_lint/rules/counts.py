@@ -15,6 +15,7 @@ class Counts(Rule):
     name = "unnormalised-counts"
     summary = "counts that were not divided by their sum"
     severity = ERROR
+    events = (KlCall, KlFormula)
 
     def check(self, module: Module) -> Iterator[Report]:
         for event in module.of(KlCall):

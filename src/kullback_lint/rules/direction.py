@@ -28,6 +28,7 @@ class Direction(Rule):
     code = "KL007"
     name = "direction-contradicts-names"
     summary = "the KL runs the other way than the names, a comment, or the ELBO say"
+    events = (KlCall, KlFormula)
 
     def check(self, module: Module) -> Iterator[Report]:
         found = [(event, made) for event, made in module.divergences() if made.family in ("categorical", "distribution")]

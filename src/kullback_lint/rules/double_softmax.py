@@ -17,6 +17,7 @@ class DoubleSoftmax(Rule):
     name = "double-softmax"
     summary = "softmax is taken of probabilities"
     severity = ERROR
+    events = (Created, Operation)
 
     def check(self, module: Module) -> Iterator[Report]:
         for event in module.of(Operation):

@@ -19,6 +19,7 @@ class DroppedInfinities(Rule):
     name = "infinite-terms-dropped"
     summary = "terms with q = 0 < p are dropped from the sum"
     severity = ERROR
+    events = (KlFormula, Operation, Selected)
 
     def check(self, module: Module) -> Iterator[Report]:
         for event in module.of(Selected):

@@ -14,19 +14,19 @@ class ForcedPositive(Rule):
     code = "KL021"
     name = "forced-positive"
     summary = "abs, relu or clamp(min=0) around a KL hides why it was negative"
+    events = (Operation,)
 
-    def check(self, module: Module) -> Iterator[Report]:
-        for event in module.of(Operation):
-            kl = next((v for v in event.values[:2] if v.kind == KL), None)
-            if kl is None or kl.data.family == "k3" or kl.data.api == "jensenshannon" or not self._forces(event):
-                continue
-            terms = kl.data.summed == TERMS and kl.data.family == "categorical"
-            if not terms and _under_a_root(event.node, module):
-                continue  # a distance: rounding may bring a KL of nearly equal sides below zero, and its root would be NaN
-            if terms:
-                yield Report(event.node, "single terms of a KL may be negative, and must be: forcing them positive changes the sum")
-            else:
-                yield Report(event.node, "a KL is never negative; if this one is, an argument is wrong: forcing it positive hides that")
+    def look(self, event: Operation, module: Module) -> Iterator[Report]:
+        kl = next((v for v in event.values[:2] if v.kind == KL), None)
+        if kl is None or kl.data.family == "k3" or kl.data.api == "jensenshannon" or not self._forces(event):
+            return
+        terms = kl.data.summed == TERMS and kl.data.family == "categorical"
+        if not terms and _under_a_root(event.node, module):
+            return  # a distance: rounding may bring a KL of nearly equal sides below zero, and its root would be NaN
+        if terms:
+            yield Report(event.node, "single terms of a KL may be negative, and must be: forcing them positive changes the sum")
+        else:
+            yield Report(event.node, "a KL is never negative; if this one is, an argument is wrong: forcing it positive hides that")
 
     def _forces(self, event: Operation) -> bool:
         if event.name in ("abs", "relu"):

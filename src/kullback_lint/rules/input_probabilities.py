@@ -15,12 +15,12 @@ class InputProbabilities(Rule):
     name = "input-is-probabilities"
     summary = "the input, which must be log-probabilities, is probabilities"
     severity = ERROR
+    events = (KlCall,)
 
-    def check(self, module: Module) -> Iterator[Report]:
-        for event in module.of(KlCall):
-            value = event.divergence.q
-            if event.api.q_is_log and value.kind in (PROBS, SIGMOID, ONE_HOT, COUNTS):
-                node = event.arguments.nodes[event.api.q]
-                yield Report(
-                    node, f"{event.api.name} takes log-probabilities first; this is {value.kind}: use log_softmax of the scores, or .log()"
-                )
+    def look(self, event: KlCall, module: Module) -> Iterator[Report]:
+        value = event.divergence.q
+        if event.api.q_is_log and value.kind in (PROBS, SIGMOID, ONE_HOT, COUNTS):
+            node = event.arguments.nodes[event.api.q]
+            yield Report(
+                node, f"{event.api.name} takes log-probabilities first; this is {value.kind}: use log_softmax of the scores, or .log()"
+            )

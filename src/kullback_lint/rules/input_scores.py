@@ -17,10 +17,10 @@ class InputScores(Rule):
     name = "input-is-raw-scores"
     summary = "the input, which must be log-probabilities, is raw scores"
     severity = ERROR
+    events = (KlCall,)
 
-    def check(self, module: Module) -> Iterator[Report]:
-        for event in module.of(KlCall):
-            value = event.divergence.q
-            if event.api.q_is_log and value.kind in _WORDS:
-                node = event.arguments.nodes[event.api.q]
-                yield Report(node, f"{event.api.name} takes log-probabilities first; this is {_WORDS[value.kind]}: use log_softmax")
+    def look(self, event: KlCall, module: Module) -> Iterator[Report]:
+        value = event.divergence.q
+        if event.api.q_is_log and value.kind in _WORDS:
+            node = event.arguments.nodes[event.api.q]
+            yield Report(node, f"{event.api.name} takes log-probabilities first; this is {_WORDS[value.kind]}: use log_softmax")

@@ -18,6 +18,7 @@ class JsDistance(Rule):
     code = "KL015"
     name = "js-distance-as-divergence"
     summary = "scipy's jensenshannon is the square root of the divergence"
+    events = (Bound, KlCall)
 
     def check(self, module: Module) -> Iterator[Report]:
         for event in module.of(Bound):

@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator
 
-from ..events import Local
+from ..events import KlCall, KlFormula, Local
 from ..model import ERROR
 from ..values import KL
 from .base import Module, Report, Rule
@@ -16,6 +16,7 @@ class JsReversed(Rule):
     name = "js-from-kl-of-the-mixture"
     summary = "KL(m‖p) where the Jensen-Shannon divergence has KL(p‖m)"
     severity = ERROR
+    events = (KlCall, KlFormula, Local)
 
     def check(self, module: Module) -> Iterator[Report]:
         for event, made in module.divergences():

@@ -18,12 +18,12 @@ class K3Cancels(Rule):
     name = "k3-cancels"
     summary = "exp(x) - x - 1 loses all digits where x is small; expm1(x) - x keeps more"
     fixable = True
+    events = (KlFormula,)
 
-    def check(self, module: Module) -> Iterator[Report]:
-        for event in module.of(KlFormula):
-            if event.divergence.family == "k3" and event.form != "expm1" and event.divergence.p.kind != CONSTANT:
-                edits = self._edits(module, event.node) if event.form == "exp" and isinstance(event.node, ast.BinOp) else ()
-                yield Report(event.node, "exp(x) - x - 1 cancels where x is small, which is where it is used: write expm1(x) - x", edits)
+    def look(self, event: KlFormula, module: Module) -> Iterator[Report]:
+        if event.divergence.family == "k3" and event.form != "expm1" and event.divergence.p.kind != CONSTANT:
+            edits = self._edits(module, event.node) if event.form == "exp" and isinstance(event.node, ast.BinOp) else ()
+            yield Report(event.node, "exp(x) - x - 1 cancels where x is small, which is where it is used: write expm1(x) - x", edits)
 
     def _edits(self, module: Module, node: ast.BinOp) -> tuple[Edit, ...]:
         """Rewrites `exp(x) - x - 1` where it stands in this order, nothing between, and expm1 is beside exp."""

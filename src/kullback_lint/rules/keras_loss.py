@@ -25,6 +25,7 @@ class KerasLoss(Rule):
     name = "keras-loss-of-non-probabilities"
     summary = "Keras' KL loss clips what it gets to [1e-7, 1]: scores and logs become nonsense without an error"
     severity = ERROR
+    events = (Compiled, KlCall)
 
     def check(self, module: Module) -> Iterator[Report]:
         for event in module.of(KlCall):

@@ -32,15 +32,15 @@ class LogOfSoftmax(Rule):
     name = "log-of-softmax"
     summary = "log(softmax(x)) is -inf where softmax underflows; log_softmax(x) is not"
     fixable = True
+    events = (Operation,)
 
-    def check(self, module: Module) -> Iterator[Report]:
-        for event in module.of(Operation):
-            if event.name == "log" and event.values[0].softmax and not _within_where(module, event.node):
-                yield Report(
-                    event.node,
-                    "log of softmax is -inf, and its gradient NaN, where softmax underflows: use log_softmax",
-                    self._edits(module, event),
-                )
+    def look(self, event: Operation, module: Module) -> Iterator[Report]:
+        if event.name == "log" and event.values[0].softmax and not _within_where(module, event.node):
+            yield Report(
+                event.node,
+                "log of softmax is -inf, and its gradient NaN, where softmax underflows: use log_softmax",
+                self._edits(module, event),
+            )
 
     def _edits(self, module: Module, event: Operation) -> tuple[Edit, ...]:
         inner = event.nodes[0]

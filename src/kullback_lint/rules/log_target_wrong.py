@@ -16,13 +16,13 @@ class LogTargetWrong(Rule):
     name = "flag-with-probability-target"
     summary = "log_target=True, but the target is probabilities"
     severity = ERROR
+    events = (KlCall,)
 
-    def check(self, module: Module) -> Iterator[Report]:
-        for event in module.of(KlCall):
-            flagged = event.api.p_is_log or (event.api.torch_like and log_target_of(event.options) is True)
-            if flagged and event.divergence.p.kind in (PROBS, ONE_HOT, SIGMOID, COUNTS):
-                node = event.arguments.nodes[event.api.p]
-                yield Report(
-                    node,
-                    f"{event.api.name} reads log-probabilities here; this is {event.divergence.p.kind}: drop the flag, or take the log",
-                )
+    def look(self, event: KlCall, module: Module) -> Iterator[Report]:
+        flagged = event.api.p_is_log or (event.api.torch_like and log_target_of(event.options) is True)
+        if flagged and event.divergence.p.kind in (PROBS, ONE_HOT, SIGMOID, COUNTS):
+            node = event.arguments.nodes[event.api.p]
+            yield Report(
+                node,
+                f"{event.api.name} reads log-probabilities here; this is {event.divergence.p.kind}: drop the flag, or take the log",
+            )

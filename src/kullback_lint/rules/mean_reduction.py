@@ -21,6 +21,7 @@ class MeanReduction(Rule):
     name = "mean-reduction"
     summary = "the mean is taken over the categories too, so the KL is divided by their number"
     fixable = True
+    events = (KlCall, Made, Operation, Quotient)
 
     def check(self, module: Module) -> Iterator[Report]:
         for event in module.of(Made):
@@ -65,7 +66,7 @@ def _compensated(module: Module, node: ast.AST) -> bool:
 
 
 def _over_classes(event: Operation, made: Divergence) -> bool:
-    axis = next((event.keywords[k] for k in ("dim", "axis") if k in event.keywords), event.nodes[1] if len(event.nodes) > 1 else None)
+    axis = event.axis
     if axis is None:
         return True
     try:

@@ -16,22 +16,22 @@ class MissingT2(Rule):
     code = "KL013"
     name = "missing-temperature-squared"
     summary = "the soft loss at temperature T is added to a hard loss without the factor T²"
+    events = (Sum,)
 
-    def check(self, module: Module) -> Iterator[Report]:
-        for event in module.of(Sum):
-            if not any(value.kind == HARD for _, _, value in event.terms):
+    def look(self, event: Sum, module: Module) -> Iterator[Report]:
+        if not any(value.kind == HARD for _, _, value in event.terms):
+            return
+        for _, node, value in event.terms:
+            if value.kind != KL or node is None:
                 continue
-            for _, node, value in event.terms:
-                if value.kind != KL or node is None:
-                    continue
-                made = value.data
-                # With one side at temperature 1 the gradient does not shrink as 1/T².
-                temperature = made.p.temperature if made.p.temperature == made.q.temperature else ""
-                if made.family == "categorical" and _is_temperature(temperature) and made.powers_of_t < 2:
-                    missing = "the factor T²" if made.powers_of_t == 0 else "one more factor T"
-                    yield Report(
-                        node, f"gradients at temperature {temperature} shrink as 1/T²: {missing} is missing before the hard loss is added"
-                    )
+            made = value.data
+            # With one side at temperature 1 the gradient does not shrink as 1/T².
+            temperature = made.p.temperature if made.p.temperature == made.q.temperature else ""
+            if made.family == "categorical" and _is_temperature(temperature) and made.powers_of_t < 2:
+                missing = "the factor T²" if made.powers_of_t == 0 else "one more factor T"
+                yield Report(
+                    node, f"gradients at temperature {temperature} shrink as 1/T²: {missing} is missing before the hard loss is added"
+                )
 
 
 def _is_temperature(text: str) -> bool:

@@ -18,6 +18,7 @@ class NotADistribution(Rule):
     name = "target-is-not-a-distribution"
     summary = "the target (or, where both are probabilities, either side) is scores, labels or logs"
     severity = ERROR
+    events = (KlCall, KlFormula)
 
     def check(self, module: Module) -> Iterator[Report]:
         for event in module.of(KlCall):

@@ -15,6 +15,7 @@ class SamplesAsPmf(Rule):
     name = "samples-as-probabilities"
     summary = "raw samples are passed where a distribution is wanted"
     severity = ERROR
+    events = (KlCall, KlFormula)
 
     def check(self, module: Module) -> Iterator[Report]:
         for event in module.of(KlCall):

@@ -14,23 +14,20 @@ class VaeMean(Rule):
     code = "KL019"
     name = "latent-kl-averaged"
     summary = "the KL of a Gaussian is averaged over the latent coordinates instead of summed"
+    events = (Operation,)
 
-    def check(self, module: Module) -> Iterator[Report]:
-        for event in module.of(Operation):
-            if event.name not in ("mean", "nanmean") or event.values[0].kind != KL:
-                continue
-            made = event.values[0].data
-            if made.family not in ("gaussian", "distribution") or made.summed != TERMS:
-                continue
-            axis = next(
-                (event.keywords[k] for k in ("dim", "axis") if k in event.keywords), event.nodes[1] if len(event.nodes) > 1 else None
+    def look(self, event: Operation, module: Module) -> Iterator[Report]:
+        if event.name not in ("mean", "nanmean") or event.values[0].kind != KL:
+            return
+        made = event.values[0].data
+        if made.family not in ("gaussian", "distribution") or made.summed != TERMS:
+            return
+        try:
+            number = None if event.axis is None else ast.literal_eval(event.axis)
+        except ValueError:
+            return
+        if number is None or number in (1, -1) or (isinstance(number, (tuple, list)) and {1, -1} & set(number)):
+            yield Report(
+                event.node,
+                "a KL adds over coordinates; this mean divides it by their number: sum over the latent, then average over the batch",
             )
-            try:
-                number = None if axis is None else ast.literal_eval(axis)
-            except ValueError:
-                continue
-            if number is None or number in (1, -1) or (isinstance(number, (tuple, list)) and {1, -1} & set(number)):
-                yield Report(
-                    event.node,
-                    "a KL adds over coordinates; this mean divides it by their number: sum over the latent, then average over the batch",
-                )

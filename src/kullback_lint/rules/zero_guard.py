@@ -22,25 +22,25 @@ class ZeroGuard(Rule):
     code = "KL010"
     name = "no-guard-at-zero"
     summary = "p * log(p / q) is NaN where p is 0, and nothing here prevents it"
+    events = (KlFormula,)
 
-    def check(self, module: Module) -> Iterator[Report]:
-        for event in module.of(KlFormula):
-            made = event.divergence
-            p = made.p
-            if made.family != "categorical" or p.positive or made.scaled or event.place.conditions:
-                continue
-            function = event.place.function
-            around = next((f for f in (*event.place.outer, function) if f is not None), module.statement(event.node))
-            if module.says(around, _guards) or (not p.zeros and module.says(around, _takes_softmax)):
-                continue
-            by_hand = (
-                bool(_ARRAY_LOG.search(module.source.segment(event.node)))
-                and function is not None
-                and self._is_parameter(function, made.p_key)
-                and self._is_summed(module, event)
-            )
-            if p.zeros or by_hand:
-                yield Report(event.node, "0 * log(0) is NaN where p is 0: use scipy.special.rel_entr, or where(p > 0, p * log(p / q), 0)")
+    def look(self, event: KlFormula, module: Module) -> Iterator[Report]:
+        made = event.divergence
+        p = made.p
+        if made.family != "categorical" or p.positive or made.scaled or event.place.conditions:
+            return
+        function = event.place.function
+        around = next((f for f in (*event.place.outer, function) if f is not None), module.statement(event.node))
+        if module.says(around, _guards) or (not p.zeros and module.says(around, _takes_softmax)):
+            return
+        by_hand = (
+            bool(_ARRAY_LOG.search(module.source.segment(event.node)))
+            and function is not None
+            and self._is_parameter(function, made.p_key)
+            and self._is_summed(module, event)
+        )
+        if p.zeros or by_hand:
+            yield Report(event.node, "0 * log(0) is NaN where p is 0: use scipy.special.rel_entr, or where(p > 0, p * log(p / q), 0)")
 
     def _is_summed(self, module: Module, event: KlFormula) -> bool:
         """Whether it is a KL and not some other m * log(m / b): summed, or in a function that says so."""
