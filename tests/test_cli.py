@@ -432,21 +432,18 @@ def test_importing_stays_light():
 COMMANDS = [
     ("compare", "p.npy", "q.npy"), ("explain", "1", "1"), ("lint", "."), ("pairs",), ("profile", "t.csv", "-o", "t.json"),
 ]  # fmt: skip
-IMPORTED = ["kullback", "numpy", "kullback._dispatch"]
-IMPORTED_BY_LINT = ["kullback_lint", "argparse", "kullback_lint.rules"]
+LOADED = [
+    (command, module)
+    for command in COMMANDS
+    for module in ("kullback_command.run", f"kullback_command.{command[0]}", *(
+        ("argparse", "kullback_lint", "kullback_lint.rules") if command[0] == "lint" else ("numpy", "kullback", "kullback._dispatch")
+    ))
+]  # fmt: skip
 
 
-@pytest.mark.parametrize(
-    ("arguments", "module"),
-    [
-        (command, module)
-        for command in COMMANDS
-        for module in ("kullback_command.run", f"kullback_command.{command[0]}")
-        + tuple(IMPORTED_BY_LINT if command[0] == "lint" else IMPORTED)
-    ],
-)
+@pytest.mark.parametrize(("arguments", "module"), LOADED)
 def test_an_interrupt_while_it_is_imported(arguments, module):
-    """The installed script imports `kullback_command` and calls its `main`; a signal comes when it has come to a module."""
+    """The installed script calls `kullback_command.main`; a signal comes when that imports a module."""
     code = (
         "import os, signal, sys\n"
         "class Interrupt:\n"

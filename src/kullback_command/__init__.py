@@ -1,7 +1,7 @@
 """The command `kullback`, which `python -m kullback` runs too: arguments and printing.
 
-This module imports nothing before `main` is called, so that a Ctrl-C while modules are loaded shows no traceback. An
-import that fails ends with the exit code of a bug.
+`main` imports all other modules, so that a Ctrl-C while they are loaded shows no traceback. An import that fails
+ends with the exit code of a bug.
 """
 
 from __future__ import annotations

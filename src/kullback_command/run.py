@@ -1,10 +1,10 @@
 """One run of the command: parse, call, print.
 
-COMMANDS names the subcommands. Each is a module of that name, which is imported only if the command line names it. The
-module has `add`, which completes the parser, and `run`, which prints and returns the exit code, or None for 0. What it
-computes lives elsewhere.
-Errors are one sentence on standard error and exit code 2. An exception that nothing foresaw has an exit code of its
-own, since 1 is a verdict of `--fail-over` or of the linter.
+COMMANDS names the subcommands. Each is a module of that name, which is imported only if the command line names it.
+The module has `add`, which completes the parser, and `run`, which prints and returns the exit code, or None for 0.
+What it computes lives elsewhere.
+Errors are one sentence on standard error and exit code 2. An exception that nothing foresaw has an exit code of
+its own, since 1 is a verdict of `--fail-over` or of the linter.
 """
 
 from __future__ import annotations
@@ -143,13 +143,15 @@ def _fail(arguments: argparse.Namespace, message: str, code: int = 2) -> int:
 
 
 def parser(given: Sequence[str] = ()) -> argparse.ArgumentParser:
-    """The parser for a command line. Of the subcommands that it does not name, it knows the names."""
-    named = given[:1] if given and given[0] in COMMANDS else tuple(COMMANDS)
+    """The parser for a command line. It knows the options of the subcommands that the line names.
+
+    A line that begins with a subcommand needs no other, and all others need the list of them."""
+    listed = given[:1] if given and given[0] in COMMANDS else tuple(COMMANDS)
     whole = _Parser(prog="kullback", description="Relative entropy (KL divergence), exact.", allow_abbrev=False)
     commands = whole.add_subparsers(prog=whole.prog, dest="command", metavar="command", required=True)
     told = f"kullback {version()}" if "--version" in given else ""
     whole.add_argument("--version", action="version", version=told)
-    for name in named:
+    for name in listed:
         form = argparse.RawDescriptionHelpFormatter
         own = commands.add_parser(name, help=COMMANDS[name], formatter_class=form, allow_abbrev=False)
         if name in given:

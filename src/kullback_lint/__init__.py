@@ -1,7 +1,7 @@
 """Finds the wrong KL in other people's code. Parses only: nothing it reads is imported or run.
 
-Standard library only, and nothing of kullback. `check` reads one source, and `run` reads files. A rule is one class in
-`rules`, with a page in `pages`. `kullback_command.lint` has the options and prints the findings.
+It imports the standard library only, and nothing of kullback. `check` reads one source, and `run` reads files. A
+rule is one class in `rules`, with a page in `pages`. `kullback_command.lint` has the options and prints the findings.
 """
 
 from __future__ import annotations

@@ -15,8 +15,8 @@ def render(findings: Iterable[Finding]) -> str:
 
 def _line(finding: Finding) -> str:
     level = _LEVELS.get(finding.severity, "notice")
-    lines, columns = f"line={finding.line},endLine={finding.end_line}", f"col={finding.column},endColumn={finding.end_column}"
-    place, where = f",{lines},{columns}", ""
+    place, where = f",line={finding.line},endLine={finding.end_line}", ""
+    place += f",col={finding.column},endColumn={finding.end_column}"
     if finding.cell is not None:  # GitHub counts the lines of the notebook's JSON
         place, where = "", f"cell {finding.cell}, line {finding.line}: "
     return f"::{level} file={_property(finding.path)}{place},title={finding.rule}::{_data(where + finding.message)}"

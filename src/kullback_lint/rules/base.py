@@ -96,8 +96,8 @@ class Module:
 class Rule:
     """Subclass, set the names, write `look`, or `check` where a finding depends on several events.
 
-    The rule is asked only about files that have an event of one of the classes in `events`. A page `pages/<code>.md`
-    and fixtures `tests/lint/fixtures/<code>_*.py` go with it."""
+    The rule is asked only about files that have an event of one of the classes in `events`. A page
+    `pages/<code>.md` and fixtures `tests/lint/fixtures/<code>_*.py` go with it."""
 
     code: ClassVar[str]
     name: ClassVar[str]
