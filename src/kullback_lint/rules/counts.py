@@ -17,10 +17,10 @@ class Counts(Rule):
     severity = ERROR
     events = (KlCall, KlFormula)
 
-    def check(self, module: Module) -> Iterator[Report]:
-        for event in module.of(KlCall):
+    def look(self, event: KlCall | KlFormula, module: Module) -> Iterator[Report]:
+        if isinstance(event, KlCall):
             if event.api.normalises or event.api.distributions or event.api.keras:
-                continue
+                return
             sides = (
                 [(event.api.p, event.divergence.p)]
                 if event.api.q_is_log
@@ -31,6 +31,6 @@ class Counts(Rule):
                     yield Report(
                         event.arguments.nodes[side], f"{event.api.name} does not normalise, and these are counts: divide them by their sum"
                     )
-        for event in module.of(KlFormula):
+        else:
             if event.divergence.family == "categorical" and COUNTS in (event.divergence.p.kind, event.divergence.q.kind):
                 yield Report(event.node, "p * log(p / q) of counts: divide them by their sum first")

@@ -17,13 +17,13 @@ class DoubleSoftmax(Rule):
     name = "double-softmax"
     summary = "softmax is taken of probabilities"
     severity = ERROR
-    events = (Created, Operation)
+    events = (Operation, Created)
 
-    def check(self, module: Module) -> Iterator[Report]:
-        for event in module.of(Operation):
+    def look(self, event: Operation | Created, module: Module) -> Iterator[Report]:
+        if isinstance(event, Operation):
             value = event.values[0] if event.values else None
             if value is None or value.kind != PROBS or not value.softmax:
-                continue
+                return
             if event.name in ("softmax", "log_softmax"):
                 yield Report(
                     event.node,
@@ -31,7 +31,7 @@ class DoubleSoftmax(Rule):
                 )
             elif event.name == "hard" and _takes_scores(event):
                 yield Report(event.node, "cross_entropy takes raw scores and applies softmax itself; this is a softmax already")
-        for event in module.of(Created):
+        else:
             if event.name.startswith(DISTRIBUTION_MODULES) and event.name.rsplit(".", 1)[-1] in ("Categorical", "OneHotCategorical"):
                 scores = event.keywords.get("logits") or (
                     event.args[0] if event.args and event.name.startswith("tensorflow_probability") else None

@@ -19,24 +19,24 @@ class DroppedInfinities(Rule):
     name = "infinite-terms-dropped"
     summary = "terms with q = 0 < p are dropped from the sum"
     severity = ERROR
-    events = (KlFormula, Operation, Selected)
+    events = (Selected, KlFormula, Operation)
 
-    def check(self, module: Module) -> Iterator[Report]:
-        for event in module.of(Selected):
+    def look(self, event: Selected | KlFormula | Operation, module: Module) -> Iterator[Report]:
+        if isinstance(event, Selected):
             made = event.value.data
             condition = event.condition_value.data if isinstance(event.condition_value.data, ast.AST) else event.condition
             if made.family == "categorical" and (_finite(condition) or _tests_q(ast.unparse(condition), made)):
                 yield Report(event.node, _MESSAGE)
-        for event in module.of(KlFormula):
+        elif isinstance(event, KlFormula):
             made = event.divergence
             if made.family != "categorical":
-                continue
-            base, condition = made.q.masked
+                return
+            base, masked = made.q.masked
             if event.place.function is not None and module.says(event.place.function, _gives_infinity):
-                continue
-            if (base and _positive(condition, base)) or any(_tests_q(ast.unparse(test), made) for test in event.place.conditions):
+                return
+            if (base and _positive(masked, base)) or any(_tests_q(ast.unparse(test), made) for test in event.place.conditions):
                 yield Report(event.node, _MESSAGE)
-        for event in module.of(Operation):
+        else:
             if event.name == "nan_to_num" and event.values[0].kind == KL:
                 infinite = event.keyword_values.get("posinf")
                 if infinite is not None and infinite.kind == CONSTANT and infinite.data == 0:

@@ -20,11 +20,11 @@ class JsDistance(Rule):
     summary = "scipy's jensenshannon is the square root of the divergence"
     events = (Bound, KlCall)
 
-    def check(self, module: Module) -> Iterator[Report]:
-        for event in module.of(Bound):
+    def look(self, event: Bound | KlCall, module: Module) -> Iterator[Report]:
+        if isinstance(event, Bound):
             if event.value.kind == KL and event.value.data.api == "jensenshannon" and _named(event.name):
                 yield _report(event.value.data.node)
-        for event in module.of(KlCall):
+        else:
             if event.api.distance:
                 parent = module.parents.get(event.node)
                 while isinstance(parent, (ast.FormattedValue, ast.JoinedStr, ast.Call)) and not _is_print(parent):

@@ -18,22 +18,23 @@ class JsReversed(Rule):
     severity = ERROR
     events = (KlCall, KlFormula, Local)
 
-    def check(self, module: Module) -> Iterator[Report]:
-        for event, made in module.divergences():
+    def look(self, event: KlCall | KlFormula | Local, module: Module) -> Iterator[Report]:
+        if not isinstance(event, Local):
+            made = event.divergence
             # A part that was softmaxed once more is still that part.
             parts = {*made.p.mixture, *(f"softmax({part})" for part in made.p.mixture)}
             if made.q_key and made.q_key in parts and not getattr(getattr(event, "api", None), "distance", False):
                 yield Report(event.node, "KL(m‖p) of the mixture m: the Jensen-Shannon divergence is the mean of KL(p‖m) and KL(q‖m)")
-        for event in module.of(Local):
+        else:
             if len(event.nodes) < 2 or not re.match(
                 r"_?(kl|kld|kl_?div\w*|kullback\w*|relative_entropy)$", getattr(event.function.node, "name", ""), re.IGNORECASE
             ):
-                continue
+                return
             returned = event.function.returns
             if returned is None or returned.kind != KL:
-                continue
+                return
             if [returned.data.p_key, returned.data.q_key] != event.function.positional[:2]:
-                continue
+                return
             second_key = event.values[1].of or module.source.segment(event.nodes[1])
             if second_key in event.values[0].mixture:
                 yield Report(event.node, "KL(m‖p) of the mixture m: the Jensen-Shannon divergence is the mean of KL(p‖m) and KL(q‖m)")

@@ -25,19 +25,19 @@ class KerasLoss(Rule):
     name = "keras-loss-of-non-probabilities"
     summary = "Keras' KL loss clips what it gets to [1e-7, 1]: scores and logs become nonsense without an error"
     severity = ERROR
-    events = (Compiled, KlCall)
+    events = (KlCall, Compiled)
 
-    def check(self, module: Module) -> Iterator[Report]:
-        for event in module.of(KlCall):
+    def look(self, event: KlCall | Compiled, module: Module) -> Iterator[Report]:
+        if isinstance(event, KlCall):
             if not event.api.keras:
-                continue
+                return
             for side, value in ((event.api.p, event.divergence.p), (event.api.q, event.divergence.q)):
                 if value.kind in _WRONG:
                     yield Report(
                         event.arguments.nodes[side],
                         f"Keras' KL takes probabilities and clips them to [1e-7, 1]; this is {_WRONG[value.kind]}: softmax it",
                     )
-        for event in module.of(Compiled):
+        else:
             loss = event.loss_value
             named = loss.kind == CONSTANT and loss.data in _NAMES
             known = APIS.get(loss.data.name if loss.kind == OBJECT else loss.data) if loss.kind in (OBJECT, MODULE) else None

@@ -21,16 +21,16 @@ class MeanReduction(Rule):
     name = "mean-reduction"
     summary = "the mean is taken over the categories too, so the KL is divided by their number"
     fixable = True
-    events = (KlCall, Made, Operation, Quotient)
+    events = (Made, KlCall, Operation, Quotient)
 
-    def check(self, module: Module) -> Iterator[Report]:
-        for event in module.of(Made):
+    def look(self, event: Made | KlCall | Operation | Quotient, module: Module) -> Iterator[Report]:
+        if isinstance(event, Made):
             if event.api.torch_like:
                 yield from self._reduction(module, event, event.node)
-        for event in module.of(KlCall):
+        elif isinstance(event, KlCall):
             if event.api.torch_like and not event.api.is_class and not _compensated(module, event.node):
                 yield from self._reduction(module, event, event.node)
-        for event in module.of(Operation):
+        elif isinstance(event, Operation):
             if event.name in ("mean", "nanmean") and event.values[0].kind == KL:
                 made = event.values[0].data
                 if (
@@ -40,7 +40,7 @@ class MeanReduction(Rule):
                     and not _compensated(module, made.node)
                 ):
                     yield Report(event.node, "this mean is over the categories too: sum over them first, then average over the rows")
-        for event in module.of(Quotient):
+        else:
             made = event.value.data
             if made.family == "categorical" and made.summed == SCALAR and not made.averaged and _elements(event, made):
                 yield Report(event.node, "divided by the number of categories too: divide by the number of rows only")

@@ -20,18 +20,18 @@ class NotADistribution(Rule):
     severity = ERROR
     events = (KlCall, KlFormula)
 
-    def check(self, module: Module) -> Iterator[Report]:
-        for event in module.of(KlCall):
+    def look(self, event: KlCall | KlFormula, module: Module) -> Iterator[Report]:
+        if isinstance(event, KlCall):
             if event.api.distributions or event.api.keras:
-                continue
+                return
             if event.api.q_is_log:
                 if event.divergence.p.kind in (LOGITS, LABELS, SAMPLES):
                     yield _report(event.arguments.nodes[event.api.p], f"the target of {event.api.name}", event.divergence.p.kind)
-                continue
+                return
             for side, value in ((event.api.p, event.divergence.p), (event.api.q, event.divergence.q)):
                 if value.kind in (LOGITS, LABELS, LOG_PROBS):
                     yield _report(event.arguments.nodes[side], f"{event.api.name} takes probabilities; this argument", value.kind)
-        for event in module.of(KlFormula):
+        else:
             for value in (event.divergence.p, event.divergence.q):
                 if event.divergence.family == "categorical" and value.kind == LOGITS:
                     yield _report(event.node, "in p * log(p / q), one of the two", value.kind)

@@ -17,17 +17,17 @@ class SamplesAsPmf(Rule):
     severity = ERROR
     events = (KlCall, KlFormula)
 
-    def check(self, module: Module) -> Iterator[Report]:
-        for event in module.of(KlCall):
+    def look(self, event: KlCall | KlFormula, module: Module) -> Iterator[Report]:
+        if isinstance(event, KlCall):
             if event.api.q_is_log or event.api.distributions or event.api.keras:
-                continue
+                return
             for side, value in ((event.api.p, event.divergence.p), (event.api.q, event.divergence.q)):
                 if value.kind == SAMPLES:
                     yield Report(
                         event.arguments.nodes[side],
                         f"{event.api.name} takes probabilities; these are samples: make a histogram of each over the same bins first",
                     )
-        for event in module.of(KlFormula):
+        else:
             if event.divergence.family == "categorical" and SAMPLES in (event.divergence.p.kind, event.divergence.q.kind):
                 yield Report(
                     event.node, "p * log(p / q) of samples, not of probabilities: make a histogram of each over the same bins first"
