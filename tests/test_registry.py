@@ -17,9 +17,9 @@ import torch.distributions as td
 import kullback as kb
 import kullback.torch
 from kullback import distributions as own
-from kullback._cli import main
 from kullback._distributions import registry, users
 from kullback._distributions.conditions import condition
+from kullback_command import main
 
 ROOT = Path(__file__).resolve().parents[1]
 
