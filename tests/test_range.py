@@ -480,3 +480,17 @@ def test_gradients_beside_a_category_hidden_by_a_mask(rows):
                 # The contract: norm-wise, and of the square root of the smallest KL it is made for.
                 off = np.linalg.norm(slope - derivative)
                 assert off <= GRADIENT_BOUND[np.float32] * max(np.linalg.norm(derivative), 1e-7), (name, rows, slope, derivative)
+
+
+def test_a_logit_scale_leaves_the_lowest_float_finite():
+    """Twice finfo.min was -inf: a row masked everywhere raised, and KL was infinite."""
+    mask = np.float32(np.finfo(np.float32).min)
+    uniform, masked, everywhere = np.zeros((1, 2), np.float32), np.array([[mask, 0]], np.float32), np.full((1, 2), mask)
+    assert kl_loss(student=everywhere, teacher=masked * 0, logit_scale=2.0) == 0.0
+    assert kl_loss(student=masked, teacher=uniform, logit_scale=1.5) == pytest.approx(0.75 * -float(mask), rel=1e-6)
+    scaled, divided = ({name: x} for name, x in (("logit_scale", 2.0), ("temperature", 0.5)))
+    x, y = np.array([[1.0, 2.0, 0.5]]), np.array([[0.3, -1.0, 0.2]])
+    assert kl_loss(student=x, teacher=y, temperature=3.0, scale_t2=True, **scaled) == pytest.approx(
+        9 * kl_loss(student=2 * x, teacher=2 * y, temperature=3.0), rel=1e-12
+    )
+    assert kl_loss(student=x, teacher=y, **scaled) == kl_loss(student=x, teacher=y, **divided)
