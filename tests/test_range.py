@@ -494,3 +494,16 @@ def test_a_logit_scale_leaves_the_lowest_float_finite():
         9 * kl_loss(student=2 * x, teacher=2 * y, temperature=3.0), rel=1e-12
     )
     assert kl_loss(student=x, teacher=y, **scaled) == kl_loss(student=x, teacher=y, **divided)
+
+
+def test_second_derivatives_to_a_temperature_that_learns():
+    x = torch.tensor([[0.3, -1.2, 0.8, 2.0]], dtype=torch.float64, requires_grad=True)
+    y = torch.tensor([[0.4, -0.3, 0.1, 1.1]], dtype=torch.float64, requires_grad=True)
+    temperature = torch.tensor(0.7, dtype=torch.float64, requires_grad=True)
+    for function in (
+        lambda x, y, t: kb.js(x, y, form="logits", temperature=t),
+        lambda x, y, t: kb.jeffreys(x, y, form="logits", temperature=t),
+        lambda x, y, t: kb.renyi(x, y, form="logits", order=2.0, temperature=t),
+        lambda x, y, t: kl_loss(student=x, teacher=y, direction="skew", temperature=t),
+    ):
+        assert torch.autograd.gradgradcheck(function, (x, y, temperature))

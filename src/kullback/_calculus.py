@@ -86,7 +86,7 @@ def _from_likeliest(ops: Any, pr: Pair, side: Array, axes: Any) -> tuple[Array, 
     apart, there = _apart_from(ops, pr, _likeliest(ops, side, axes), axes)
     l, l0 = pr.log_ratio, _value_there(ops, pr.log_ratio, there, axes)
     cut = (l >= ABSENT) | (l <= -ABSENT) | (l0 >= ABSENT) | (l0 <= -ABSENT)
-    return ops.where(cut, l - l0, apart * pr.unit), l, l0
+    return attach(ops, ops.where(cut, l - l0, apart * pr.unit), l), l, l0  # l0 is constant, but not divided by the unit
 
 
 # Kullback-Leibler. d/d log p = p (log(p/q) - KL) = -p (l - E[l]),  d/d log q = q - p.
