@@ -10,19 +10,17 @@ PYTEST = PYTHONDONTWRITEBYTECODE= OMP_WAIT_POLICY=passive OPENBLAS_NUM_THREADS=1
 
 .PHONY: test check check-fast compiler browser docs benchmarks fuzz clean
 
-# These judge what XLA makes of the formulas, so XLA optimises there. Elsewhere it compiles in 40% of the time.
-ARITHMETIC := $(addprefix tests/test_,exactness.py range.py properties.py contract_functions.py contract_edges.py kl_loss_jax.py \
-  distribution_truths.py)
-# These need neither JAX nor TensorFlow in their own process.
-DATA := tests/lint tests/hostile tests/foreign tests/test_keras_surface.py tests/test_torch_metric.py tests/test_parallel.py \
-  $(wildcard tests/test_cli*.py tests/test_comp*.py tests/test_table*.py tests/test_cpu*.py tests/test_docs_site.py tests/test_report*.py)
+# XLA optimises only in the first part, whose tests judge its arithmetic. Elsewhere it compiles in 40% of the time.
+# The second part needs neither JAX nor TensorFlow in its own process. Memory is given back between the parts.
+DATA := $(addprefix tests/,command compare foreign hostile kernels lint project tables)
+OTHERS := $(filter-out $(addprefix tests/,exactness gpu helpers scripts __pycache__) $(DATA),$(patsubst %/,%,$(wildcard tests/*/)))
 
-# Everything on a fresh machine: environment, linters, the built package, all tests. Memory is given back between the three runs.
+# Everything on a fresh machine: environment, linters, the built package, all tests.
 test: check browser
 	failed=0; \
-	$(PYTEST) --durations 15 $(ARITHMETIC) || failed=1; \
+	$(PYTEST) --durations 15 tests/exactness || failed=1; \
 	$(PYTEST) --durations 15 $(DATA) || failed=1; \
-	$(PYTEST) --durations 15 --quick-xla $(addprefix --ignore=,$(ARITHMETIC) $(DATA)) || failed=1; \
+	$(PYTEST) --durations 15 --quick-xla $(OTHERS) || failed=1; \
 	exit $$failed
 
 # While working: linters, types, and the tests of NumPy and PyTorch that compile nothing.
@@ -64,7 +62,7 @@ $(READY): requirements-test.txt
 
 # Every example of the documentation is run; a broken one, or a broken link, ends this.
 docs: check
-	$(BIN)/python -m pytest -q tests/test_docs_examples.py
+	$(BIN)/python -m pytest -q tests/project/test_docs_examples.py
 	$(BIN)/python -m sphinx -W --keep-going -n -q docs build/site
 	@echo "build/site/index.html"
 

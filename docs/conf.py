@@ -9,7 +9,7 @@ from pathlib import Path
 
 HERE = Path(__file__).resolve().parent
 ROOT = HERE.parent
-sys.path[:0] = [str(HERE / "_ext"), str(ROOT / "tests")]
+sys.path.insert(0, str(HERE / "_ext"))
 os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3")
 
 from docutils import nodes  # noqa: E402

@@ -5,7 +5,7 @@ An arc diagram: the layers stand in a column, in their order, and each import is
 
 from __future__ import annotations
 
-from test_architecture import LAYERS, PATHS, SURFACES, imported_layers, layer_of
+from layers import LAYERS, PATHS, SURFACES, imported_layers, layer_of
 
 ROW, LEFT, TOP = 22, 150, 16
 

@@ -5,9 +5,9 @@ from __future__ import annotations
 import numpy as np
 from matplotlib.figure import Figure
 from scipy.optimize import minimize
-from themed import FAINT, INK, OTHER, P, Q, themed
 
 import kullback as kb
+from themed import FAINT, INK, OTHER, P, Q, themed
 
 X = np.linspace(-8, 8, 401)
 

@@ -6,6 +6,7 @@ import csv
 from pathlib import Path
 
 from matplotlib.figure import Figure
+
 from themed import FAINT, INK, P, Q, themed
 
 RESULTS = Path(__file__).resolve().parents[2] / "benchmarks" / "results"

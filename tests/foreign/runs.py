@@ -16,7 +16,7 @@ HERE = Path(__file__).parent
 
 
 def is_selected(framework: str) -> bool:
-    """Reads the variable as tests/frameworks.py does. That module is not on the path of the process that runs these tests."""
+    """Reads the variable as tests/helpers/frameworks.py does. That module is not on the path of the process that runs these tests."""
     names = os.environ.get("KULLBACK_TEST_FRAMEWORKS", "").replace(" ", "")
     return not names or framework in names.split(",")
 
@@ -24,7 +24,7 @@ def is_selected(framework: str) -> bool:
 class Suite(NamedTuple):
     """Tests of an installed package, in `files`. The pattern `tests` selects names (`Class::test`). Each test gets fresh `replacements`.
 
-    `needs` names frameworks as tests/frameworks.py does. The suite runs if all of them are selected.
+    `needs` names frameworks as tests/helpers/frameworks.py does. The suite runs if all of them are selected.
     """
 
     package: str

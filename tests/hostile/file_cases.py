@@ -20,12 +20,13 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any, NamedTuple
 
-import commands
 import judge
 import mpmath as mp
 import numpy as np
 from numpy.lib import _format_impl
 from outcome import RIGHT, Outcome, failure
+
+import commands
 
 Case = dict[str, Any]
 

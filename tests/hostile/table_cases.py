@@ -19,8 +19,9 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-import commands
 from outcome import RIGHT, Outcome, failure, of_exception
+
+import commands
 
 Case = dict[str, Any]
 

@@ -78,7 +78,7 @@ INLINE int32_t as_int(float x) {
 }
 
 /* --- functions of float32 ---------------------------------------------------------------------------------------------------------------
-   Polynomials through the Chebyshev nodes of their interval; tests/test_comparison_kernel.py compares them with mpmath. */
+   Polynomials through the Chebyshev nodes of their interval; tests/kernels/test_comparison_kernel.py compares them with mpmath. */
 
 /* (e^r - 1 - r)/r^2 for |r| <= log(2)/2, to 3e-9 of itself. */
 INLINE float curvature(float r) {
