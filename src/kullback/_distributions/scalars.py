@@ -11,7 +11,7 @@ from typing import Any, NamedTuple
 from .._ops import Array, dual, ops_of, scalar
 from .._ops import numpy as numpy_ops
 from .families import Record
-from .registry import ClosedForm, find
+from .registry import Formula, find
 
 
 class _Plan(NamedTuple):
@@ -19,7 +19,7 @@ class _Plan(NamedTuple):
 
     p: tuple[str, ...]
     q: tuple[str, ...]
-    function: ClosedForm
+    function: Formula
     positive: list[int]
     non_negative: list[int]
     unit: list[int]

@@ -6,13 +6,17 @@ import inspect
 from collections.abc import Callable
 from typing import Any, TypeVar
 
+from .._ops import Array
+from .adapters import ecosystem_of, families_of
 from .families import Record
-from .registry import UserForm, add_user_form, most_specific, user_form, user_pairs
-from .table import ecosystem_of, families_of, has_closed_form
+from .registry import look_up
 
-Function = TypeVar("Function", bound=Callable[..., Any])
+# (P, Q) -> KL(P‖Q), of the objects as they were passed.
+UserFunction = Callable[[Any, Any], Array]
+Function = TypeVar("Function", bound=UserFunction)
+_functions: dict[tuple[type, type], UserFunction] = {}
 # For two types, the user's function that answers, or None where a built-in form does (or nothing). Emptied when a pair is registered.
-_memo: dict[tuple[type, type], UserForm | None] = {}
+_memo: dict[tuple[type, type], UserFunction | None] = {}
 
 
 def register_kl(p: type, q: type) -> Callable[[Function], Function]:
@@ -51,13 +55,13 @@ def register_kl(p: type, q: type) -> Callable[[Function], Function]:
         )
 
     def register(function: Function) -> Function:
-        built_in = any(has_closed_form(first, second) for first in families_of(p) for second in families_of(q))
-        if built_in or user_form((p, q)) is not None:
+        built_in = _is_built_in(p, q)
+        if built_in or (p, q) in _functions:
             raise ValueError(
                 f"KL({p.__name__}‖{q.__name__}) is registered already"
-                + (", by kullback: derive a class of your own to have another" if built_in else f", as {_place(user_form((p, q)))}")
+                + (", by kullback: derive a class of your own to have another" if built_in else f", as {_place(_functions[p, q])}")
             )
-        add_user_form(p, q, function)
+        _functions[p, q] = function
         _memo.clear()
         return function
 
@@ -68,22 +72,50 @@ def _place(function: Any) -> str:
     return f"{getattr(function, '__module__', '?')}.{getattr(function, '__qualname__', function)}"
 
 
-def find_user_form(p: type, q: type) -> UserForm | None:
+def _is_built_in(p: type, q: type) -> bool:
+    return any(look_up(first, second) is not None for first in families_of(p) for second in families_of(q))
+
+
+def user_pairs() -> list[tuple[type, type]]:
+    return list(_functions)
+
+
+def is_registered(kind: type) -> bool:
+    """Does a user's pair concern this class or one it inherits from?"""
+    return any(cls in kind.__mro__ for pair in _functions for cls in pair if cls is not object)
+
+
+def find_user_function(p: type, q: type) -> UserFunction | None:
     """The user's function nearest to these two types, unless a built-in form is nearer. Ambiguity is an error."""
+    if not _functions:
+        return None
     if (p, q) not in _memo:
-        candidates = user_pairs()
         built_in = _built_in(p, q)
-        if built_in is not None:
-            candidates.append(built_in)
-        found = most_specific(p, q, candidates)
-        _memo[p, q] = None if found is None else user_form(found)
+        found = _most_specific(p, q, [*_functions, *([] if built_in is None else [built_in])])
+        _memo[p, q] = None if found is None else _functions.get(found)
     return _memo[p, q]
 
 
 def _built_in(p: type, q: type) -> tuple[type, type] | None:
     """The two classes whose objects a built-in form takes."""
-    known = [next((cls for cls in kind.__mro__ if families_of(cls) and cls is not Record), None) for kind in (p, q)]
-    if known[0] is None or known[1] is None:
+    first, second = (next((cls for cls in kind.__mro__ if families_of(cls) and cls is not Record), None) for kind in (p, q))
+    return (first, second) if first is not None and second is not None and _is_built_in(first, second) else None
+
+
+def _most_specific(p: type, q: type, candidates: list[tuple[type, type]]) -> tuple[type, type] | None:
+    """The pair of classes that is nearest to (p, q) on both sides; an error where there are several nearest ones."""
+    ranks = {
+        (first, second): (p.__mro__.index(first), q.__mro__.index(second))
+        for first, second in candidates
+        if first in p.__mro__ and second in q.__mro__
+    }
+    if not ranks:
         return None
-    fits = any(has_closed_form(first, second) for first in families_of(known[0]) for second in families_of(known[1]))
-    return (known[0], known[1]) if fits else None
+    nearest = [pair for pair, (i, j) in ranks.items() if not any(k <= i and m <= j and (k, m) != (i, j) for k, m in ranks.values())]
+    if len(nearest) > 1:
+        listed = " and ".join(f"KL({first.__name__}‖{second.__name__})" for first, second in nearest)
+        raise TypeError(
+            f"KL({p.__name__}‖{q.__name__}) is ambiguous: {listed} fit equally well; "
+            f"register KL({p.__name__}‖{q.__name__}) itself with kullback.register_kl"
+        )
+    return nearest[0]

@@ -10,8 +10,8 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from ..._pairs import phi
+from .. import families as f
 from ..curves import square
-from ..families import Normal, TruncatedNormal, Uniform
 from ..registry import closed_form
 
 Array = Any
@@ -105,20 +105,20 @@ def _truncated_kl(ops: Any, p: Any, q: Any) -> Array:
 
 def _whole(ops: Any, x: Any) -> Any:
     """A Normal distribution is truncated nowhere."""
-    if isinstance(x, TruncatedNormal):
+    if isinstance(x, f.TruncatedNormal):
         return x
     zero = x.loc * 0.0
-    return TruncatedNormal(x.loc, x.scale, zero - math.inf, zero + math.inf)
+    return f.TruncatedNormal(x.loc, x.scale, zero - math.inf, zero + math.inf)
 
 
-@closed_form(TruncatedNormal, TruncatedNormal)
-@closed_form(TruncatedNormal, Normal)
-@closed_form(Normal, TruncatedNormal)
+@closed_form(f.TruncatedNormal, f.TruncatedNormal)
+@closed_form(f.TruncatedNormal, f.Normal)
+@closed_form(f.Normal, f.TruncatedNormal)
 def _truncated(ops: Any, p: Any, q: Any) -> Array:
     return _truncated_kl(ops, _whole(ops, p), _whole(ops, q))
 
 
-@closed_form(Uniform, TruncatedNormal)
+@closed_form(f.Uniform, f.TruncatedNormal)
 def _uniform_truncated(ops: Any, p: Any, q: Any) -> Array:
     # E[z²]/2 + log(mass of Q's interval) - log(width in units of Q's scale)
     inside = (p.low >= q.low) & (p.high <= q.high) & (p.high > p.low)
@@ -130,7 +130,7 @@ def _uniform_truncated(ops: Any, p: Any, q: Any) -> Array:
     return ops.where(proper, ops.where(inside, value, math.inf), math.nan)
 
 
-@closed_form(TruncatedNormal, Uniform)
+@closed_form(f.TruncatedNormal, f.Uniform)
 def _truncated_uniform(ops: Any, p: Any, q: Any) -> Array:
     inside = (p.low >= q.low) & (p.high <= q.high) & (p.high > p.low)
     low, high = ops.where(inside, p.low, p.loc), ops.where(inside, p.high, p.loc + p.scale)

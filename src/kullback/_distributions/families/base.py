@@ -27,9 +27,10 @@ class Record:
     unit: ClassVar[tuple[str, ...]] = ()
     parameter_ndims: ClassVar[dict[str, int]] = {}
     event_ndim: ClassVar[int] = 0
-    # Where it may lie, for what is infinite whatever the parameters (`closed.supports`): "real" line, "positive" half, "unit" interval, an
-    # "interval" or what lies "above" a number, as parameters say; "counts", up to a number of "trials", or "binary". Empty: not said.
+    # Where a distribution of the family may lie: one of `supports.NAMES`, or "" if none of them fits.
     support: ClassVar[str] = ""
+    # Other families that hold every distribution of this one: the types of `same_law`, in its order.
+    also: ClassVar[tuple[type[Record], ...]] = ()
 
     def parameters(self) -> dict[str, Array]:
         kind = type(self)

@@ -8,6 +8,12 @@ from typing import Any, ClassVar
 
 from .base import Record, exponential
 
+__all__ = [
+    "Bernoulli", "BernoulliLogits", "Binomial", "BinomialLogits", "Categorical", "Geometric",
+    "GeometricLogits", "Multinomial", "NegativeBinomial", "NegativeBinomialLogits", "OrderedLogistic",
+    "Poisson", "PoissonLog", "ProbitBernoulli", "StoppingRatioLogistic",
+]  # fmt: skip
+
 Array = Any
 
 
@@ -102,6 +108,7 @@ class PoissonLog(Record):
 
     log_rate: Array
     support = "counts"
+    also = (Poisson,)
 
     def same_law(self) -> Iterator[Record]:
         yield Poisson(exponential(self.log_rate))

@@ -7,6 +7,11 @@ from typing import Any
 
 from .base import Record
 
+__all__ = [
+    "Beta", "ContinuousBernoulli", "ContinuousBernoulliLogits", "Kumaraswamy", "LogitNormal",
+    "TruncatedNormal", "Uniform",
+]  # fmt: skip
+
 Array = Any
 
 

@@ -7,6 +7,11 @@ from typing import Any
 
 from .base import Record
 
+__all__ = [
+    "Cauchy", "ExpGamma", "ExpGammaLog", "ExpInverseGamma", "ExpInverseGammaLog", "GeneralizedNormal",
+    "Gumbel", "Laplace", "Logistic", "Moyal", "Normal", "NormalLogScale", "VonMises",
+]  # fmt: skip
+
 Array = Any
 
 

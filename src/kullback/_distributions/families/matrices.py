@@ -7,6 +7,10 @@ from typing import Any, ClassVar
 
 from .base import Record
 
+__all__ = [
+    "InverseWishart", "MatrixNormal", "NormalInverseGamma", "NormalInverseWishart", "Wishart",
+]  # fmt: skip
+
 Array = Any
 
 

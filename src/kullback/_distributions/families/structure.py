@@ -7,6 +7,10 @@ from typing import Any
 
 from .base import Record
 
+__all__ = [
+    "Delta", "Expanded", "Independent", "Masked", "Product", "Repeated", "Shifted", "Transformed",
+]  # fmt: skip
+
 Array = Any
 
 
@@ -19,6 +23,7 @@ class Delta(Record):
     """
 
     value: Array
+    support = "point"
 
 
 @dataclass(frozen=True, eq=False)

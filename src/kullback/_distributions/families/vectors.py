@@ -7,6 +7,12 @@ from typing import Any, ClassVar
 
 from .base import Record
 
+__all__ = [
+    "Dirichlet", "MultivariateNormal", "MultivariateNormalCovariance", "MultivariateNormalDiag",
+    "MultivariateNormalLowRank", "MultivariateNormalPrecision", "MultivariateNormalScale", "PowerSpherical",
+    "SphericalUniform", "VonMisesFisher",
+]  # fmt: skip
+
 Array = Any
 
 

@@ -1,31 +1,74 @@
-"""What the tables have in common."""
+"""What the tables have in common: readers of classes that several libraries have."""
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any
 
 from ..._ops import ops_of
-from ..families import Delta, Independent, Record
-
-Reader = Callable[[Any], Record]
-Read = Callable[[Any], Record]
+from .. import families as f
+from ..families import Record
+from . import Read, Reader
 
 
 def fields(family: Any, *names: str) -> Reader:
-    """The record of a class whose attributes of these names are its parameters."""
-    return lambda d: family(*(getattr(d, name) for name in names))
+    """The attributes of these names are the parameters of the family, in their order."""
+    return Reader((family,), lambda d, read: family(*(getattr(d, name) for name in names)))
+
+
+# (an object that was given by probabilities or by logits) -> those numbers, and "probs" or "logits"
+Given = Callable[[Any], tuple[Any, str]]
+
+
+def either(given: Given, probs: Any, logits: Any, *before: str) -> Reader:
+    """A record of the family `probs` or of the family `logits`. The attributes `before` are its first parameters."""
+
+    def make(d: Any, read: Read) -> Record:
+        numbers, form = given(d)
+        record: Record = (probs if form == "probs" else logits)(*(getattr(d, name) for name in before), numbers)
+        return record
+
+    return Reader((probs, logits), make)
+
+
+def categories(given: Given) -> Reader:
+    return Reader((f.Categorical,), lambda d, read: f.Categorical(*given(d)))
+
+
+def draws(given: Given) -> Reader:
+    """Counts of categories in `total_count` draws."""
+    return Reader((f.Multinomial,), lambda d, read: f.Multinomial(d.total_count, *given(d)))
+
+
+def transformed(base: str, functions: Callable[[Any], Sequence[Any]]) -> Reader:
+    """The law of a function of a variable, whose law is the attribute `base`. `functions(d)` are applied one after the other."""
+
+    def make(d: Any, read: Read) -> Record:
+        inner = getattr(d, base)
+        return f.Transformed(read(inner), Same(*functions(d)), len(d.event_shape) - len(inner.event_shape))
+
+    return Reader((f.Transformed,), make)
+
+
+def independent_axes(base: str, axes: Callable[[Any], int]) -> Reader:
+    """Independent variables: the last `axes(d)` batch axes of the attribute `base` are one event."""
+    return Reader((f.Independent,), lambda d, read: independent(read(getattr(d, base)), axes(d)))
 
 
 def independent(base: Record, axes: int) -> Record:
-    """Nested ones are one."""
-    if isinstance(base, Independent):
-        return Independent(base.base, base.reinterpreted + axes)
-    return Independent(base, axes) if axes else base
+    """Axes of independent axes are axes of one Independent record, and no axes need no record."""
+    if isinstance(base, f.Independent):
+        return f.Independent(base.base, base.reinterpreted + axes)
+    return f.Independent(base, axes) if axes else base
 
 
 def point(value: Any, axes: int) -> Record:
-    return independent(Delta(value), axes)
+    return independent(f.Delta(value), axes)
+
+
+def points(name: str, axes: int) -> Reader:
+    """A point mass at the attribute `name`, whose last axes are one event."""
+    return Reader((f.Delta, f.Independent), lambda d, read: point(getattr(d, name), axes))
 
 
 def positive_diagonal(lower: Any) -> Any:
