@@ -32,12 +32,12 @@ def add(commands: Any) -> None:
     parser.add_argument(
         "--kind",
         choices=_KINDS,
-        help="only pairs computed by this (default: all but infinite, which a rule decides, and quadrature, which any two can be)",
+        help="only pairs computed by this (default: all but infinite and quadrature, which have no formula)",
     )
     shown = parser.add_mutually_exclusive_group()
     shown.add_argument("--json", action="store_true", help="print JSON, all kinds in it")
     shown.add_argument("--markdown", action="store_true", help="print the table of the documentation")
-    shown.add_argument("--where", nargs=2, metavar=("P", "Q"), help="print the file, line and source of one pair")
+    shown.add_argument("--where", nargs=2, metavar=("P", "Q"), help="print file, line and source of one pair")
     parser.set_defaults(run=_run)
 
 
@@ -88,7 +88,7 @@ def _to_text(pairs: Sequence[Any], kind: str | None) -> str:
 
 
 def _to_place(p_name: str, q_name: str, pairs: Sequence[Any]) -> str:
-    """Where a pair is computed: file, line and source, or why there is no formula."""
+    """The file, the line and the source of a pair, or a reason why it has no formula."""
     from .._distributions import structures, supports
     from .._distributions.families import FAMILIES
     from .._distributions.registry import INFINITE, look_up
@@ -104,33 +104,36 @@ def _to_place(p_name: str, q_name: str, pairs: Sequence[Any]) -> str:
     if match is None:
         for x in (p, q):
             if issubclass(x, structures.STRUCTURES):
-                parts = f"{title} is computed from the parts of {x.__name__}, in {structures.__file__}:"
-                return f"{parts}\n\n{_source(structures.structural_kl)}"
+                rule = structures.structural_kl
+                place = f"{structures.__file__}:{rule.__code__.co_firstlineno}"
+                said = f"{title} is computed from the parts of {x.__name__}."
+                return "\n".join([said, f"The rule: {place}", "", _source(rule)])
         numeric = [pair.kind for pair in pairs if (pair.p, pair.q) == (p.__name__, q.__name__)]
         how = [f"kullback.kl(p, q, method='auto') computes it by {kind}." for kind in numeric]
         return " ".join([f"{title} has no closed form.", *how, "kullback.register_kl adds one of your own."])
-    form = match.closed_form
-    if form is INFINITE:
+    found = match.closed_form
+    if found is INFINITE:
         first, second = supports.NAMES[p.support], supports.NAMES[q.support]
         return (
             f"{title} is infinite, whatever the parameters.\n"
             f"A {p.__name__} distribution lies on {first}, and a {q.__name__} distribution on {second}.\n"
-            f"The rule: {form.file}:{form.line}"
+            f"The rule: {found.file}:{found.line}"
         )
-    formula = form.formula.__code__
-    code, text = _source(form.formula), inspect.getdoc(form.formula)
+    formula = found.formula.__code__
+    code, text = _source(found.formula), inspect.getdoc(found.formula)
     lines = [f"{title} has a closed form.", f"Formula: {formula.co_filename}:{formula.co_firstlineno}"]
-    if not 0 <= form.line - formula.co_firstlineno < len(code.splitlines()):
-        lines.append(f"Registered: {form.file}:{form.line}")
+    if not 0 <= found.line - formula.co_firstlineno < len(code.splitlines()):
+        lines.append(f"Registered: {found.file}:{found.line}")
     lines += [
-        f"A {x.__name__} distribution is also a {other.__name__} distribution, which the formula is written for."
+        f"A {x.__name__} distribution is also a {other.__name__} distribution: the formula takes it as such."
         for x, other in ((p, match.p), (q, match.q))
         if x is not other
     ]
-    if form.when is not None:
-        lines.append(f"It holds for {form.when} only.")
+    if found.when is not None:
+        lines.append(f"It holds for {found.when} only.")
     lines.append("")
-    if text is not None and text.splitlines()[0] not in code:  # the docstring of the formula that this one calls
+    if text is not None and text.splitlines()[0] not in code:
+        # A formula that is made in a loop has the docstring of the function that it calls.
         lines += [textwrap.indent(text, "    "), ""]
     return "\n".join([*lines, code])
 
@@ -151,13 +154,15 @@ def to_markdown(pairs: Sequence[Any]) -> str:
         "Add pairs of your own with `kullback.register_kl`.",
     ]
     told = {
-        "closed form": "`kullback.kl(p, q)` computes these by a formula.",
-        "infinite": "`kullback.kl(p, q)` is infinite for these whatever the parameters, "
-        "because P puts mass where Q has none.\n"
-        "A rule decides that from the supports of the two families: those of P are the rows, and those of Q the columns.",
-        "sum": '`kullback.kl(p, q, method="auto")` adds terms up to a bound on the rest that is proved.',
-        "quadrature": '`kullback.kl(p, q, method="auto")` integrates these, and library objects of any other family on the line.',
-        "yours": "These were registered with `kullback.register_kl`.",
+        "closed form": "`kullback.kl(p, q)` computes these pairs by a formula.",
+        "infinite": "`kullback.kl(p, q)` is infinite for these pairs whatever the parameters, "
+        "because P puts mass outside the support of Q.\n"
+        "A rule decides that from the supports of the two families. "
+        "The row is the support of P, and the column is the support of Q.",
+        "sum": '`kullback.kl(p, q, method="auto")` adds terms until a proved bound on the rest is small.',
+        "quadrature": '`kullback.kl(p, q, method="auto")` integrates these pairs. '
+        "It also integrates library objects of any other family on the line.",
+        "yours": "Users registered these pairs with `kullback.register_kl`.",
     }
     for kind in _KINDS:
         chosen = [pair for pair in pairs if pair.kind == kind]

@@ -1,6 +1,6 @@
-"""How each library's distribution classes are read into records. A file has the table of one library, by class name.
+"""How each library's distribution classes are read into records. A file has the table of one library.
 
-Every reader declares the families of its records, so that the pairs of a library are known without an object of it.
+Every reader declares the families of its records, so that no object is needed to list a library's pairs.
 """
 
 from __future__ import annotations

@@ -1,4 +1,7 @@
-"""distrax, whose other distributions are TFP's."""
+"""distrax. Its other distributions are TFP's.
+
+distrax keeps some parameters in private attributes, such as `_logits`. The names are those of distrax 0.1.9.
+"""
 
 from __future__ import annotations
 
@@ -7,7 +10,7 @@ from typing import Any
 from .. import families as f
 from ..families import Record
 from . import Read, Reader, reads_into
-from .shared import categories, draws, either, fields, independent_axes, points, positive_diagonal, transformed
+from .shared import categories, draws, either, fields, independents, points, positive_diagonal, transformed
 
 
 def _given(d: Any) -> tuple[Any, str]:
@@ -19,6 +22,21 @@ def _triangular(d: Any, read: Read) -> Record:
     if not d._is_lower:
         return f.MultivariateNormalScale(d.loc, d._scale_tri)
     return f.MultivariateNormal(d.loc, positive_diagonal(d._scale_tri))
+
+
+@reads_into(f.MultivariateNormalDiag)
+def _diagonal(d: Any, read: Read) -> Record:
+    return f.MultivariateNormalDiag(d.loc, abs(d.scale_diag))
+
+
+@reads_into(f.MultivariateNormalCovariance)
+def _full(d: Any, read: Read) -> Record:
+    return f.MultivariateNormalCovariance(d.loc, d.covariance())
+
+
+@reads_into(f.Product)
+def _joint(d: Any, read: Read) -> Record:
+    return f.Product(dict(enumerate(map(read, d._distributions_leaves))))
 
 
 TABLE: dict[str, Reader] = {
@@ -36,13 +54,11 @@ TABLE: dict[str, Reader] = {
     "Categorical": categories(_given),
     "OneHotCategorical": categories(_given),
     "Multinomial": draws(_given),
-    "MultivariateNormalDiag": Reader((f.MultivariateNormalDiag,), lambda d, read: f.MultivariateNormalDiag(d.loc, abs(d.scale_diag))),
+    "MultivariateNormalDiag": _diagonal,
     "MultivariateNormalTri": _triangular,
-    "MultivariateNormalFromBijector": Reader(
-        (f.MultivariateNormalCovariance,), lambda d, read: f.MultivariateNormalCovariance(d.loc, d.covariance())
-    ),
+    "MultivariateNormalFromBijector": _full,
     "Deterministic": points("loc", 0),
-    "Independent": independent_axes("distribution", lambda d: d.reinterpreted_batch_ndims),
-    "Joint": Reader((f.Product,), lambda d, read: f.Product(dict(enumerate(map(read, d._distributions_leaves))))),
+    "Independent": independents("distribution", lambda d: d.reinterpreted_batch_ndims),
+    "Joint": _joint,
     "Transformed": transformed("distribution", lambda d: (d.bijector,)),
 }

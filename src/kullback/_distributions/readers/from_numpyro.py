@@ -8,7 +8,7 @@ from typing import Any
 from .. import families as f
 from ..families import Record
 from . import Read, Reader, reads_into
-from .shared import categories, draws, fields, independent_axes, point, transformed
+from .shared import categories, draws, fields, independents, point, transformed
 
 
 @reads_into(f.TruncatedNormal)
@@ -24,6 +24,11 @@ def _delta(d: Any, read: Read) -> Record:
     if isinstance(d.log_density, (int, float)) and d.log_density != 0:
         raise ValueError("a Delta with a log_density other than 0 is no probability distribution")
     return point(d.v, len(d.event_shape))
+
+
+@reads_into(f.Expanded)
+def _expanded(d: Any, read: Read) -> Record:
+    return f.Expanded(read(d.base_dist), tuple(d.batch_shape))
 
 
 def _wishart(family: Any) -> Reader:
@@ -74,8 +79,8 @@ TABLE: dict[str, Reader] = {
     "Wishart": _wishart(f.Wishart),
     "InverseWishart": _wishart(f.InverseWishart),
     "Delta": _delta,
-    "Independent": independent_axes("base_dist", lambda d: d.reinterpreted_batch_ndims),
+    "Independent": independents("base_dist", lambda d: d.reinterpreted_batch_ndims),
     "MaskedDistribution": Reader((f.Masked,), lambda d, read: f.Masked(read(d.base_dist), d._mask)),
-    "ExpandedDistribution": Reader((f.Expanded,), lambda d, read: f.Expanded(read(d.base_dist), tuple(d.batch_shape))),
+    "ExpandedDistribution": _expanded,
     "TransformedDistribution": transformed("base_dist", lambda d: d.transforms),
 }

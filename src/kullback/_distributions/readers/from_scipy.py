@@ -21,7 +21,7 @@ def _law(family: Any, make: Callable[..., Record] | None = None, *others: Any) -
 
 
 def _between(made: Callable[[Any], Record], loc: Any, scale: Any) -> Record:
-    """The law at `loc`. If the ends of its interval would lose digits there, it is made at 0 and shifted to `loc`."""
+    """The law at `loc`. If the ends of its interval would lose digits there, it is made at 0 and shifted."""
     lost = np.abs(np.subtract(np.subtract(np.add(loc, scale), loc), scale)) > 1e-12 * np.abs(scale)
     return f.Shifted(made(np.zeros_like(np.asarray(loc, float))), loc) if np.any(lost) else made(loc)
 
@@ -35,7 +35,7 @@ def _truncated(a: Any, b: Any, loc: Any, scale: Any) -> Record:
     return _between(lambda at: f.TruncatedNormal(at, scale, np.add(at, low), np.add(at, high)), loc, scale)
 
 
-# Of (shapes, loc, scale).
+# The function takes (shapes, loc, scale).
 _PLACED: dict[str, Reader] = {
     "norm": _law(f.Normal),
     "laplace": _law(f.Laplace),
@@ -47,7 +47,7 @@ _PLACED: dict[str, Reader] = {
     "uniform": _law(f.Uniform, _uniform, f.Shifted),
     "truncnorm": _law(f.TruncatedNormal, _truncated, f.Shifted),
 }
-# Of (shapes, scale): `loc` is a shift.
+# The function takes (shapes, scale), and `loc` is a shift.
 _SHIFTED: dict[str, Reader] = {
     "expon": _law(f.GammaScale, lambda scale: f.GammaScale(np.ones_like(np.asarray(scale, float)), scale)),
     "gamma": _law(f.GammaScale),
@@ -66,7 +66,9 @@ _SHIFTED: dict[str, Reader] = {
     "gengamma": _law(f.GeneralizedGamma),
     "levy": _law(f.Levy),
 }
-# Of the shapes alone: `loc` is a shift, and `scale` must be 1.
+# The function takes (shapes, loc), and `scale` must be 1.
+_CIRCULAR: dict[str, Reader] = {"vonmises": _law(f.VonMises, lambda kappa, loc: f.VonMises(loc, kappa))}
+# The function takes the shapes alone. `loc` is a shift, and `scale` must be 1.
 _STANDARD: dict[str, Reader] = {
     "beta": _law(f.Beta),
     "chi2": _law(f.Chi2),
@@ -85,8 +87,8 @@ def univariate(d: Any, read: Read) -> Record:
     shapes, loc, scale = d.dist._parse_args(*d.args, **d.kwds)
     if name in _PLACED:
         return _PLACED[name].make(*shapes, loc, scale)
-    if name == "vonmises" and np.all(np.equal(scale, 1)):
-        return f.VonMises(loc, *shapes)
+    if name in _CIRCULAR and np.all(np.equal(scale, 1)):
+        return _CIRCULAR[name].make(*shapes, loc)
     if name in _SHIFTED:
         return _shift(_SHIFTED[name].make(*shapes, scale), loc)
     if name in _STANDARD and np.all(np.equal(scale, 1)):
@@ -105,7 +107,7 @@ def _lower(x: Any) -> Any:
 
 
 def refuse_singular(d: Any) -> None:
-    """A multivariate normal or t with `allow_singular` lies in a subspace, where SciPy's density is one of that subspace."""
+    """With `allow_singular`, a multivariate normal or t lies in a subspace. SciPy's density is one there."""
     rank = getattr(getattr(d, "cov_object", None) or getattr(d, "shape_info", None), "rank", None)
     if rank is not None and rank < d.dim:
         raise ValueError(
@@ -140,4 +142,4 @@ MULTIVARIATE: dict[str, Reader] = {
 }
 
 # All readers above, by the name of the distribution or of its frozen class.
-TABLE: dict[str, Reader] = {**_PLACED, **_SHIFTED, **_STANDARD, **MULTIVARIATE}
+TABLE: dict[str, Reader] = {**_PLACED, **_SHIFTED, **_CIRCULAR, **_STANDARD, **MULTIVARIATE}

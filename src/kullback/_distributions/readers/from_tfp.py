@@ -7,7 +7,7 @@ from typing import Any
 from .. import families as f
 from ..families import Record
 from . import Read, Reader, reads_into
-from .shared import categories, draws, either, fields, independent_axes, points, positive_diagonal, transformed
+from .shared import categories, draws, either, fields, independents, points, positive_diagonal, transformed
 
 # The attributes of an object are tensors, or None. Its `parameters` are the arguments as the caller passed them, lists included.
 
@@ -82,11 +82,8 @@ def _logged(plain: Any, logged: Any, name: str, *before: str) -> Reader:
 @reads_into(f.SphericalUniform, f.Expanded)
 def _spherical_uniform(d: Any, read: Read) -> Record:
     # No parameter has the batch's shape.
-    return (
-        f.Expanded(f.SphericalUniform(int(d.dimension)), tuple(d.batch_shape))
-        if len(d.batch_shape)
-        else f.SphericalUniform(int(d.dimension))
-    )
+    one = f.SphericalUniform(int(d.dimension))
+    return f.Expanded(one, tuple(d.batch_shape)) if len(d.batch_shape) else one
 
 
 def _axes(d: Any) -> int:
@@ -172,7 +169,7 @@ TABLE: dict[str, Reader] = {
     "SphericalUniform": _spherical_uniform,
     "Deterministic": points("loc", 0),
     "VectorDeterministic": points("loc", 1),
-    "Independent": independent_axes("distribution", _axes),
+    "Independent": independents("distribution", _axes),
     "Masked": Reader((f.Masked,), lambda d, read: f.Masked(read(d.distribution), d.validity_mask)),
     "Sample": Reader((f.Repeated,), lambda d, read: f.Repeated(read(d.distribution), _sizes(d))),
     "Blockwise": _joint,

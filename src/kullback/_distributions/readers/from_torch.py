@@ -6,7 +6,7 @@ from typing import Any
 
 from .. import families as f
 from . import Reader
-from .shared import categories, draws, either, fields, independent_axes, transformed
+from .shared import categories, draws, either, fields, independents, transformed
 
 
 def _given(d: Any) -> tuple[Any, str]:
@@ -51,6 +51,6 @@ TABLE: dict[str, Reader] = {
     "MultivariateNormal": fields(f.MultivariateNormal, "loc", "_unbroadcasted_scale_tril"),
     "LowRankMultivariateNormal": fields(f.MultivariateNormalLowRank, "loc", "_unbroadcasted_cov_factor", "_unbroadcasted_cov_diag"),
     "Wishart": fields(f.Wishart, "df", "_unbroadcasted_scale_tril"),
-    "Independent": independent_axes("base_dist", lambda d: d.reinterpreted_batch_ndims),
+    "Independent": independents("base_dist", lambda d: d.reinterpreted_batch_ndims),
     "TransformedDistribution": transformed("base_dist", lambda d: d.transforms),
 }

@@ -1,4 +1,4 @@
-"""What the tables have in common: readers of classes that several libraries have."""
+"""Readers of classes that several libraries have, and the comparison of bijectors."""
 
 from __future__ import annotations
 
@@ -21,11 +21,12 @@ Given = Callable[[Any], tuple[Any, str]]
 
 
 def either(given: Given, probs: Any, logits: Any, *before: str) -> Reader:
-    """A record of the family `probs` or of the family `logits`. The attributes `before` are its first parameters."""
+    """A record of the family `probs` or `logits`. The attributes `before` are its first parameters."""
 
     def make(d: Any, read: Read) -> Record:
         numbers, form = given(d)
-        record: Record = (probs if form == "probs" else logits)(*(getattr(d, name) for name in before), numbers)
+        family = probs if form == "probs" else logits
+        record: Record = family(*(getattr(d, name) for name in before), numbers)
         return record
 
     return Reader((probs, logits), make)
@@ -41,7 +42,10 @@ def draws(given: Given) -> Reader:
 
 
 def transformed(base: str, functions: Callable[[Any], Sequence[Any]]) -> Reader:
-    """The law of a function of a variable, whose law is the attribute `base`. `functions(d)` are applied one after the other."""
+    """The law of a function of a variable. The attribute `base` is the law of the variable itself.
+
+    `functions(d)` are applied to the variable one after the other.
+    """
 
     def make(d: Any, read: Read) -> Record:
         inner = getattr(d, base)
@@ -50,7 +54,7 @@ def transformed(base: str, functions: Callable[[Any], Sequence[Any]]) -> Reader:
     return Reader((f.Transformed,), make)
 
 
-def independent_axes(base: str, axes: Callable[[Any], int]) -> Reader:
+def independents(base: str, axes: Callable[[Any], int]) -> Reader:
     """Independent variables: the last `axes(d)` batch axes of the attribute `base` are one event."""
     return Reader((f.Independent,), lambda d, read: independent(read(getattr(d, base)), axes(d)))
 
@@ -121,7 +125,7 @@ def _same_array(x: Any, y: Any) -> bool:
         return False
 
 
-# What TFP's and other bijectors hold that says nothing about the function.
+# Attributes of bijectors that do not change the function.
 _IDLE = {"name", "validate_args", "parameters", "dtype"}
 
 
