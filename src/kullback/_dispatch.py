@@ -97,10 +97,16 @@ relative_entropy = kl
 def registered_pairs() -> list[RegisteredPair]:
     """The pairs `kullback.kl` knows by family, and what they are computed by.
 
-    Each is a record (p, q, ecosystems, kind): the names of the families, the libraries that have both, and how the pair is computed.
-    The kind is "closed form", "infinite" (whatever the parameters, because P puts mass where Q has none), "yours" (`register_kl`), or,
-    with `method="auto"`, "sum" or "quadrature". With `method="auto"`, library objects of any other family on the line are integrated
-    too, and all others are sampled. `kullback pairs` prints this list.
+    Each is a record (p, q, ecosystems, kind): the names of the families, the libraries that have both, and
+    how the pair is computed. The kind is one of these:
+
+    * "closed form": a formula.
+    * "infinite": infinite whatever the parameters, because P puts mass outside the support of Q.
+    * "yours": a function that was registered with `register_kl`.
+    * "sum" or "quadrature": what `method="auto"` does.
+
+    With `method="auto"`, library objects of any other family on the line are integrated too.
+    All others are sampled. `kullback pairs` prints this list.
 
     Examples
     --------

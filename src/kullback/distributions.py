@@ -1,4 +1,4 @@
-"""Light records of distributions for `kullback.kl`. They need no framework: parameters may be numbers, lists or arrays.
+"""Light records of distributions for `kullback.kl`. Their parameters may be numbers, lists or arrays.
 
 >>> import kullback as kb
 >>> from kullback.distributions import Gamma, Normal

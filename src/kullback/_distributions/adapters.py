@@ -15,7 +15,7 @@ from .._ops import ops_of
 from .families import FAMILIES, Record
 from .readers import Read, Reader, from_distrax, from_numpyro, from_scipy, from_tfp, from_torch
 
-# The libraries' short names, by the module that their classes are defined in. TFP has two substrates, which share one reader.
+# Short names of the libraries, by the module of their classes. One reader serves both substrates of TFP.
 ECOSYSTEMS = {
     "torch.distributions": "torch",
     "numpyro.distributions": "numpyro",
@@ -40,7 +40,7 @@ def is_distribution(x: Any) -> bool:
     if x is None or isinstance(x, (bool, int, float, list, tuple, dict, np.ndarray)):
         return False
     if "torch" in sys.modules:
-        import torch  # torch.compile follows this, and none of what is below
+        import torch  # torch.compile follows this import, but not the lines below
 
         if isinstance(x, torch.Tensor):
             return False
@@ -118,5 +118,8 @@ def families_of(kind: type) -> set[type[Record]]:
 
 
 def families_by_ecosystem() -> dict[str, set[type[Record]]]:
-    found = {ECOSYSTEMS[prefix]: {x for reader in table.values() for x in reader.families} for prefix, table in LIBRARIES.items()}
-    return {OWN: set(FAMILIES), **found}
+    """The families that each library has. kullback has all of them."""
+    found = {OWN: set(FAMILIES)}
+    for prefix, readers in LIBRARIES.items():
+        found[ECOSYSTEMS[prefix]] = {family for reader in readers.values() for family in reader.families}
+    return found

@@ -114,7 +114,8 @@ def _refuse(ops: Any, value: Array, valid: Array | None, arrays: list[Array], fo
     if valid is not None:
         missing = missing & ops.to_numpy(valid)
     if missing.any() and not any(np.isnan(ops.to_numpy(x)).any() for x in arrays):
-        raise NoClosedForm(f"KL({type(found.p).__name__}‖{type(found.q).__name__}) has a closed form for {found.when} only")
+        names = f"KL({type(found.p).__name__}‖{type(found.q).__name__})"
+        raise NoClosedForm(f"{names} has a closed form for {found.when} only")
 
 
 def _valid(ops: Any, sides: list[Any]) -> Array | None:

@@ -1,6 +1,6 @@
-"""Which pairs of families have a closed form, and how it is found. Pairs of classes that users register are in `users`.
+"""The closed forms of pairs of families, and the search for one. `users` has the pairs of users' classes.
 
-A pair is registered once: a second formula for it is an error.
+A pair is registered once. A second formula for it is an error.
 """
 
 from __future__ import annotations
@@ -13,13 +13,13 @@ from . import supports
 from .families import FAMILIES, Record
 
 Array = Any
-# (ops, P, Q) -> KL(P‖Q), one value per batch element. The parameters of P and Q are arrays of one framework and dtype.
+# (ops, P, Q) -> KL(P‖Q), one value per batch element. All parameters are arrays of one framework and dtype.
 Formula = Callable[[Any, Any, Any], Array]
 Function = TypeVar("Function", bound=Formula)
 
 
 class ClosedForm(NamedTuple):
-    """A formula, the condition on the parameters under which it holds (None: it always does), and where it was registered."""
+    """A formula, a condition on the parameters (None: it always holds), and the line that registered it."""
 
     formula: Formula
     when: str | None
@@ -33,7 +33,7 @@ INFINITE = ClosedForm(supports.infinite, None, supports.__file__, supports.infin
 
 
 def closed_form(p: type[Record], q: type[Record], when: str | None = None) -> Callable[[Function], Function]:
-    """Register the function below as KL(p‖q). Where the condition `when` does not hold, its value is NaN."""
+    """Register the function below as KL(p‖q). If the condition `when` does not hold, its value is NaN."""
     caller = sys._getframe(1)
     file, line = caller.f_code.co_filename, caller.f_lineno
 
@@ -47,13 +47,16 @@ def closed_form(p: type[Record], q: type[Record], when: str | None = None) -> Ca
 
 
 def in_float32(function: Function) -> Function:
-    """Mark a formula that subtracts parameters as they come and, but for `gap`, nothing else: float32 parameters may stay float32."""
+    """Mark a formula whose float32 parameters may stay float32.
+
+    Apart from `gap`, it subtracts nothing but parameters as they come.
+    """
     function.in_float32 = True  # type: ignore[attr-defined]
     return function
 
 
 class Match(NamedTuple):
-    """The closed form for two families, and the families that it is written for, which may hold the same laws under another name."""
+    """The closed form for two families, and the families it takes: these two, or others in their `also`."""
 
     closed_form: ClosedForm
     p: type[Record]
@@ -85,7 +88,8 @@ def find(p: Record, q: Record) -> Found | None:
     match = look_up(type(p), type(q))
     if match is None:
         return None
-    return Found(match.closed_form.formula, _as_member(p, match.p), _as_member(q, match.q), match.closed_form.when)
+    formula, when, *_ = match.closed_form
+    return Found(formula, _as_member(p, match.p), _as_member(q, match.q), when)
 
 
 def _as_member(x: Record, family: type[Record]) -> Record:
@@ -94,9 +98,9 @@ def _as_member(x: Record, family: type[Record]) -> Record:
 
 def families_with(p: type[Record]) -> tuple[list[str], list[str]]:
     """Names of the families Q with KL(p‖Q), and of the families P with KL(P‖p)."""
-    after = {second for first, second in _closed_forms if first is p} | {q for q in FAMILIES if supports.apart(p, q)}
-    before = {first for first, second in _closed_forms if second is p} | {q for q in FAMILIES if supports.apart(q, p)}
-    return sorted(x.__name__ for x in after), sorted(x.__name__ for x in before)
+    after = [q.__name__ for q in FAMILIES if (p, q) in _closed_forms or supports.apart(p, q)]
+    before = [q.__name__ for q in FAMILIES if (q, p) in _closed_forms or supports.apart(q, p)]
+    return sorted(after), sorted(before)
 
 
 def pairs_with_formulas() -> list[tuple[type[Record], type[Record]]]:

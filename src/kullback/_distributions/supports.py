@@ -1,4 +1,4 @@
-"""The rule for pairs whose divergence is infinite whatever the parameters: P puts mass where Q has none."""
+"""The rule for pairs whose KL is always infinite, because P reaches outside the support of Q."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from .families import FAMILIES, Record
 
 Array = Any
 
-# What a family's `support` means, in words.
+# The meaning of a family's `support`.
 NAMES = {
     "real": "the real line",
     "positive": "the positive numbers",
@@ -23,7 +23,8 @@ NAMES = {
     "binary": "0 and 1",
 }
 _CONTINUOUS = ("real", "positive", "unit", "above", "interval", "truncated")
-# P with the first support never lies inside Q with one of the others. Uniform, an interval, may: its formulas look.
+# P on the first support never lies inside Q, if the support of Q is in the tuple. The end points of a Uniform
+# distribution are parameters, so its formulas look at them.
 _NEVER_INSIDE = {
     "real": ("positive", "unit", "above", "interval"),
     "positive": ("unit", "above", "interval"),
@@ -34,7 +35,11 @@ _SUPPORTS = {family: family.support for family in FAMILIES if family.support}
 
 
 def never_inside(p: str, q: str) -> bool:
-    """Is the first support outside the second one, at least in part, whatever the parameters? A density and masses never meet."""
+    """Does the first support reach outside the second one, whatever the parameters?
+
+    A continuous distribution gives no mass to single points. So it never lies inside a discrete one.
+    Nor does a discrete one lie inside a continuous one.
+    """
     return q in _NEVER_INSIDE.get(p, ()) or (p in _CONTINUOUS) != (q in _CONTINUOUS)
 
 

@@ -1,4 +1,4 @@
-"""The pairs there are, per library, told by the registry and the readers. Imports no library and makes no objects."""
+"""The list of pairs, with the libraries that have both families. Imports no library and makes no objects."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ USER = "yours"
 
 
 class RegisteredPair(NamedTuple):
-    """KL(p‖q), where p and q are names of families or classes; the ecosystems that have both; and how it is computed."""
+    """The names of two families or classes, the libraries that have both, and how KL(p‖q) is computed."""
 
     p: str
     q: str
@@ -22,7 +22,7 @@ class RegisteredPair(NamedTuple):
 
 
 def closed_forms() -> list[RegisteredPair]:
-    """Of families, in alphabetical order, and of users' classes after them."""
+    """The pairs of families in alphabetical order, and then the pairs of users' classes."""
     everywhere = families_by_ecosystem()
     families = sorted(FAMILIES, key=lambda x: x.__name__)
     listed = []

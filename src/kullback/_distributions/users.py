@@ -1,4 +1,4 @@
-"""Users' own pairs: how they are registered, and whether one of them, or a built-in one, answers for two objects."""
+"""Pairs that users register: `register_kl`, and the choice between them and the built-in pairs."""
 
 from __future__ import annotations
 
@@ -15,16 +15,17 @@ from .registry import look_up
 UserFunction = Callable[[Any, Any], Array]
 Function = TypeVar("Function", bound=UserFunction)
 _functions: dict[tuple[type, type], UserFunction] = {}
-# For two types, the user's function that answers, or None where a built-in form does (or nothing). Emptied when a pair is registered.
+# For two types, the user's function that answers, or None. Emptied when a pair is registered.
 _memo: dict[tuple[type, type], UserFunction | None] = {}
 
 
 def register_kl(p: type, q: type) -> Callable[[Function], Function]:
-    """Registers a function as KL(P‖Q) for objects of two classes, and of classes derived from them.
+    """Register a function as KL(P‖Q) for objects of two classes, and of classes derived from them.
 
-    `kullback.kl` then calls it with the two objects, as they were passed. What it returns is the result: one value per batch element, as an
-    array of the objects' own library. Of the pairs that fit, built-in ones included, the one nearest to the objects' classes answers; where
-    two are equally near, that is an error that names both, and so is a pair that is there already.
+    `kullback.kl` then calls the function with the two objects, as they were passed. The function returns one
+    value per batch element, as an array of the objects' own library. If several pairs fit, the pair nearest to the
+    objects' classes answers. Built-in pairs count too. Two pairs that are equally near are an error that names
+    both. A pair can be registered only once.
 
     Parameters
     ----------
@@ -57,10 +58,9 @@ def register_kl(p: type, q: type) -> Callable[[Function], Function]:
     def register(function: Function) -> Function:
         built_in = _is_built_in(p, q)
         if built_in or (p, q) in _functions:
-            raise ValueError(
-                f"KL({p.__name__}‖{q.__name__}) is registered already"
-                + (", by kullback: derive a class of your own to have another" if built_in else f", as {_place(_functions[p, q])}")
-            )
+            by = "by kullback: derive a class of your own to have another"
+            place = by if built_in else f"as {_place(_functions[p, q])}"
+            raise ValueError(f"KL({p.__name__}‖{q.__name__}) is registered already, {place}")
         _functions[p, q] = function
         _memo.clear()
         return function
@@ -86,7 +86,7 @@ def is_registered(kind: type) -> bool:
 
 
 def find_user_function(p: type, q: type) -> UserFunction | None:
-    """The user's function nearest to these two types, unless a built-in form is nearer. Ambiguity is an error."""
+    """The user's function nearest to these two types, unless a built-in closed form is nearer. Ambiguity is an error."""
     if not _functions:
         return None
     if (p, q) not in _memo:
@@ -97,13 +97,20 @@ def find_user_function(p: type, q: type) -> UserFunction | None:
 
 
 def _built_in(p: type, q: type) -> tuple[type, type] | None:
-    """The two classes whose objects a built-in form takes."""
-    first, second = (next((cls for cls in kind.__mro__ if families_of(cls) and cls is not Record), None) for kind in (p, q))
-    return (first, second) if first is not None and second is not None and _is_built_in(first, second) else None
+    """The two classes whose objects a built-in closed form takes."""
+    first, second = (_known_base(kind) for kind in (p, q))
+    if first is None or second is None or not _is_built_in(first, second):
+        return None
+    return first, second
+
+
+def _known_base(kind: type) -> type | None:
+    """The nearest class among this one and its bases whose objects are read into families."""
+    return next((cls for cls in kind.__mro__ if families_of(cls) and cls is not Record), None)
 
 
 def _most_specific(p: type, q: type, candidates: list[tuple[type, type]]) -> tuple[type, type] | None:
-    """The pair of classes that is nearest to (p, q) on both sides; an error where there are several nearest ones."""
+    """The pair of classes that is nearest to (p, q) on both sides. Several nearest pairs are an error."""
     ranks = {
         (first, second): (p.__mro__.index(first), q.__mro__.index(second))
         for first, second in candidates

@@ -63,7 +63,7 @@ def success_of(ops: Any, x: Any) -> Array:
 
 
 def failure_of(ops: Any, x: Any) -> Array:
-    """The probability of failure. It keeps its digits where success is nearly certain, if it comes from `logits`."""
+    """The probability of failure. From `logits`, it keeps its digits where success is nearly certain."""
     return 1.0 - x.probs if hasattr(x, "probs") else 1.0 / (1.0 + ops.exp(x.logits))
 
 

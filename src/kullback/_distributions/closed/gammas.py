@@ -208,8 +208,8 @@ def power_kl(ops: Any, v: str, p: Power, q: Power, difference: Array | None = No
 
 # Laws whose KL with a law of the same family is simpler, and stands above.
 _SIMPLER = (
-    f.Gamma, f.GammaScale, f.ExpGamma, f.InverseGamma, f.ExpInverseGamma, f.Exponential, f.HalfNormal, f.Rayleigh,
-    f.Maxwell, f.Levy, f.Nakagami, f.Weibull, f.InverseWeibull, f.Gumbel,
+    f.Gamma, f.GammaScale, f.ExpGamma, f.InverseGamma, f.ExpInverseGamma, f.Exponential, f.HalfNormal,
+    f.Rayleigh, f.Maxwell, f.Levy, f.Nakagami, f.Weibull, f.InverseWeibull, f.Gumbel,
 )  # fmt: skip
 # Gamma distributions under four names. The pairs of these stand below.
 _GAMMAS = (f.Gamma, f.GammaScale, f.Exponential, f.Chi2)
@@ -299,8 +299,9 @@ def _normal_power(ops: Any, v: str, p: Any, q: Power) -> Array:
 
 
 def _power_normal(ops: Any, v: str, p: Power, q: Any) -> Array:
-    """log y has mean ψ(k) and variance ψ'(k). KL is gap(variance/σ²)/2 + (distance of the means/σ)²/2, and what the entropy of log y
-    lacks to that of a normal variable of the same variance (`log_gamma_entropy_gap`)."""
+    """log y has mean ψ(k) and variance ψ'(k). With N a normal variable of that variance,
+    KL = gap(variance/σ²)/2 + (distance of the means/σ)²/2 + (entropy of N - entropy of log y).
+    The last term is `log_gamma_entropy_gap`."""
     n = p.n / p.d
     variance = trigamma(ops, p.k)
     mean = (digamma(ops, p.k) - ops.log(p.rate)) / n

@@ -210,8 +210,8 @@ def _beta_dirichlet(ops: Any, p: Any, q: Any) -> Array:
     c = dirichlet.concentration
     if c.shape[-1] != 2:
         raise ValueError(f"a Beta distribution is a Dirichlet distribution of 2 categories, and the other has {c.shape[-1]}")
-    pair = (beta.concentration1, beta.concentration0), (c[..., 0], c[..., 1])
-    (a, b), (c1, c0) = pair if isinstance(p, f.Beta) else pair[::-1]
+    both = (beta.concentration1, beta.concentration0), (c[..., 0], c[..., 1])
+    (a, b), (c1, c0) = both if isinstance(p, f.Beta) else both[::-1]
     return beta_kl(ops, a, b, c1, c0)
 
 

@@ -1,7 +1,8 @@
 """Families of distributions as light records: their parameters, nothing else. Public as `kullback.distributions`.
 
-Every library's objects are read into these (`adapters`). The closed forms are formulas for pairs of these (`closed`), so that each formula
-serves all frameworks. Parameters may be numbers, lists or arrays of any framework, and broadcast.
+Every library's objects are read into records (`adapters`). The closed forms take pairs of records (`closed`).
+So each formula serves all frameworks. Parameters may be numbers, lists or arrays of any framework.
+They broadcast.
 """
 
 # ruff: noqa: F403  each file lists its families
@@ -16,6 +17,5 @@ from .positive import *
 from .structure import *
 from .vectors import *
 
-FAMILIES: tuple[type[Record], ...] = tuple(
-    getattr(module, name) for module in (counts, interval, line, matrices, positive, structure, vectors) for name in module.__all__
-)
+_FILES = (counts, interval, line, matrices, positive, structure, vectors)
+FAMILIES: tuple[type[Record], ...] = tuple(getattr(file, name) for file in _FILES for name in file.__all__)

@@ -1,4 +1,4 @@
-"""What every record of a distribution has."""
+"""The base class of all families."""
 
 from __future__ import annotations
 
@@ -20,14 +20,14 @@ _names: dict[type, tuple[str, ...]] = {}
 class Record:
     """A distribution given by its parameters."""
 
-    # Parameters that must be positive, at least 0, between 0 and 1.
-    # How many trailing axes of each parameter belong to one event; and of the event itself.
+    # Parameters that must be positive, at least 0, and between 0 and 1.
+    # The number of trailing axes of each parameter that belong to one event, and of axes of an event.
     positive: ClassVar[tuple[str, ...]] = ()
     non_negative: ClassVar[tuple[str, ...]] = ()
     unit: ClassVar[tuple[str, ...]] = ()
     parameter_ndims: ClassVar[dict[str, int]] = {}
     event_ndim: ClassVar[int] = 0
-    # Where a distribution of the family may lie: one of `supports.NAMES`, or "" if none of them fits.
+    # The support of the family, one of `supports.NAMES`. Other families have "".
     support: ClassVar[str] = ""
     # Other families that hold every distribution of this one: the types of `same_law`, in its order.
     also: ClassVar[tuple[type[Record], ...]] = ()

@@ -4,17 +4,15 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass, field
-from typing import Any, ClassVar
+from typing import ClassVar
 
-from .base import Record, exponential
+from .base import Array, Record, exponential
 
 __all__ = [
     "Bernoulli", "BernoulliLogits", "Binomial", "BinomialLogits", "Categorical", "Geometric",
     "GeometricLogits", "Multinomial", "NegativeBinomial", "NegativeBinomialLogits", "OrderedLogistic",
     "Poisson", "PoissonLog", "ProbitBernoulli", "StoppingRatioLogistic",
 ]  # fmt: skip
-
-Array = Any
 
 
 @dataclass(frozen=True, eq=False)

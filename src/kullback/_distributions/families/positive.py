@@ -4,19 +4,16 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass
-from typing import Any
 
 import numpy as np
 
-from .base import Record, exponential
+from .base import Array, Record, exponential
 
 __all__ = [
     "Chi", "Chi2", "Exponential", "Gamma", "GammaLog", "GammaScale", "GeneralizedGamma", "HalfCauchy",
     "HalfNormal", "InverseGamma", "InverseGaussian", "InverseWeibull", "Levy", "LogNormal", "Maxwell",
     "Nakagami", "Pareto", "Rayleigh", "Weibull",
 ]  # fmt: skip
-
-Array = Any
 
 
 @dataclass(frozen=True, eq=False)

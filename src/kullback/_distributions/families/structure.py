@@ -5,13 +5,11 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any
 
-from .base import Record
+from .base import Array, Record
 
 __all__ = [
     "Delta", "Expanded", "Independent", "Masked", "Product", "Repeated", "Shifted", "Transformed",
 ]  # fmt: skip
-
-Array = Any
 
 
 @dataclass(frozen=True, eq=False)
