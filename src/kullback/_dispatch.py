@@ -6,10 +6,10 @@ import math
 from typing import Any
 
 from . import _divergences
-from ._distributions.adapters import is_distribution
+from ._distributions.adapters import OWN, families_by_ecosystem, is_distribution
 from ._distributions.objects import object_kl
-from ._distributions.registry import is_registered
-from ._distributions.table import OWN, RegisteredPair, closed_forms, families_by_ecosystem
+from ._distributions.table import RegisteredPair, closed_forms
+from ._distributions.users import is_registered
 from ._ops import Array, ops_of
 from ._reduce import check_options
 
@@ -97,9 +97,16 @@ relative_entropy = kl
 def registered_pairs() -> list[RegisteredPair]:
     """The pairs `kullback.kl` knows by family, and what they are computed by.
 
-    Each is a record (p, q, ecosystems, kind): the names of the families, the libraries that have both, and "closed form", "yours"
-    (`register_kl`), or, with `method="auto"`, "sum" and "quadrature". Library objects of any other family on the line are integrated
-    too, and all others sampled. `kullback pairs` prints this.
+    Each is a record (p, q, ecosystems, kind): the names of the families, the libraries that have both, and
+    how the pair is computed. The kind is one of these:
+
+    * "closed form": a formula.
+    * "infinite": infinite whatever the parameters, because P puts mass outside the support of Q.
+    * "yours": a function that was registered with `register_kl`.
+    * "sum" or "quadrature": what `method="auto"` does.
+
+    With `method="auto"`, library objects of any other family on the line are integrated too.
+    All others are sampled. `kullback pairs` prints this list.
 
     Examples
     --------

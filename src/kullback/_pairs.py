@@ -197,7 +197,7 @@ def within_range(ops: Any, top: Array) -> Array:
     return ops.where(top < low, up, ops.where(top > high, down, top * 0.0 + 1.0))
 
 
-def _log1p_remainder(ops: Any, x: Array) -> Array:
+def near_log1p_remainder(ops: Any, x: Array) -> Array:
     """x - log(1 + x) >= 0 for |x| <= 1/3, where the direct form cancels."""
     if type(x) is float and x == 0.0:
         return 0.0
@@ -241,7 +241,7 @@ def _from_probs(ops: Any, p: Array, q: Array, axes: Any, only_kl: bool) -> Any:
     x = (ops.where(p_tiny, excess * scale, excess) * inverse - y) * (1.0 / (1.0 + y))
     near = (x < 1.0 / 3.0) & (x > -1.0 / 3.0) & ~either
     x = ops.where(near, x, 0.0)
-    remainder = _log1p_remainder(ops, x)
+    remainder = near_log1p_remainder(ops, x)
     # The quotient itself, not 1 + x: of a small q the sum has lost the digits.
     shift = ops.where(p_tiny, math.log(scale) + p * 0.0, 0.0) - ops.where(q_tiny, math.log(scale) + q * 0.0, 0.0)
     far_ratio = (ops.log(ops.where(q_tiny, safe_q * scale, safe_q) * inverse) + shift) - ops.log1p(y)

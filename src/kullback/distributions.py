@@ -1,4 +1,4 @@
-"""Light records of distributions, for `kullback.kl` and without a framework of their own: parameters may be numbers, lists or arrays.
+"""Light records of distributions for `kullback.kl`. Their parameters may be numbers, lists or arrays.
 
 >>> import kullback as kb
 >>> from kullback.distributions import Gamma, Normal
@@ -8,9 +8,29 @@
 ['0', '5.00025e-11']
 """
 
-from ._distributions import families
-from ._distributions.families import Record
+# ruff: noqa: F403, F405  the names are those of `__all__`
 
-__all__ = sorted(name for name, value in vars(families).items() if isinstance(value, type) and issubclass(value, Record))
+from ._distributions.families.base import Record
+from ._distributions.families.counts import *
+from ._distributions.families.interval import *
+from ._distributions.families.line import *
+from ._distributions.families.matrices import *
+from ._distributions.families.positive import *
+from ._distributions.families.structure import *
+from ._distributions.families.vectors import *
 
-globals().update({name: getattr(families, name) for name in __all__})
+__all__ = [
+    "Bernoulli", "BernoulliLogits", "Beta", "Binomial", "BinomialLogits", "Categorical", "Cauchy", "Chi",
+    "Chi2", "ContinuousBernoulli", "ContinuousBernoulliLogits", "Delta", "Dirichlet", "ExpGamma",
+    "ExpGammaLog", "ExpInverseGamma", "ExpInverseGammaLog", "Expanded", "Exponential", "Gamma", "GammaLog",
+    "GammaScale", "GeneralizedGamma", "GeneralizedNormal", "Geometric", "GeometricLogits", "Gumbel",
+    "HalfCauchy", "HalfNormal", "Independent", "InverseGamma", "InverseGaussian", "InverseWeibull",
+    "InverseWishart", "Kumaraswamy", "Laplace", "Levy", "LogNormal", "Logistic", "LogitNormal", "Masked",
+    "MatrixNormal", "Maxwell", "Moyal", "Multinomial", "MultivariateNormal", "MultivariateNormalCovariance",
+    "MultivariateNormalDiag", "MultivariateNormalLowRank", "MultivariateNormalPrecision",
+    "MultivariateNormalScale", "Nakagami", "NegativeBinomial", "NegativeBinomialLogits", "Normal",
+    "NormalInverseGamma", "NormalInverseWishart", "NormalLogScale", "OrderedLogistic", "Pareto", "Poisson",
+    "PoissonLog", "PowerSpherical", "ProbitBernoulli", "Product", "Rayleigh", "Record", "Repeated",
+    "Shifted", "SphericalUniform", "StoppingRatioLogistic", "Transformed", "TruncatedNormal", "Uniform",
+    "VonMises", "VonMisesFisher", "Weibull", "Wishart",
+]  # fmt: skip

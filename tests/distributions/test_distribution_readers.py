@@ -270,6 +270,17 @@ def _numbers(record: Record):
     return [np.asarray(x, float) for x in record.parameters().values()]
 
 
+def _readers(kind):
+    """Of the class itself, or of the nearest one that it inherits from."""
+    names = ((cls.__module__, cls.__name__) for cls in kind.__mro__)
+    return next(
+        [readers[name]]
+        for module, name in names
+        for prefix, readers in adapters.LIBRARIES.items()
+        if module.startswith(prefix) and name in readers
+    )
+
+
 @pytest.mark.parametrize("library", OBJECTS)
 def test_read_as_what_it_is(library):
     make, array = OBJECTS[library]
@@ -279,6 +290,8 @@ def test_read_as_what_it_is(library):
         record = adapters.read(d)
         seen |= {cls.__name__ for cls in type(d).__mro__}
         shift = np.asarray(0.0)
+        readers = [adapters.LIBRARIES["scipy.stats"].get(d.dist.name)] if library == "scipy" else _readers(type(d))
+        assert type(record) in {family for reader in readers for family in (*reader.families, Shifted)}, d
         if isinstance(record, Shifted):
             record, shift = record.base, np.asarray(record.loc, float)
         x = (np.asarray(POINTS[record.support])[:, None] + np.atleast_1d(shift)).astype(np.float64 if library == "scipy" else np.float32)

@@ -10,8 +10,8 @@ import torch.distributions as td
 import kullback as kb
 from kullback import distributions
 from kullback._distributions import objects
-from kullback._distributions.conditions import condition
 from truth_rows import PAIRS, ROWS
+from truths import condition
 
 
 def _gradients(pair, given):

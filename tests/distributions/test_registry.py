@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import math
+import os
 import subprocess
 import sys
 from dataclasses import fields
@@ -17,9 +18,9 @@ import torch.distributions as td
 import kullback as kb
 import kullback.torch
 from kullback import distributions as own
-from kullback._distributions import registry, users
-from kullback._distributions.conditions import condition
+from kullback._distributions import adapters, closed, families, registry, structures, supports, users
 from kullback_command import main
+from truths import condition
 
 ROOT = Path(__file__).resolve().parents[2]
 
@@ -27,10 +28,10 @@ ROOT = Path(__file__).resolve().parents[2]
 @pytest.fixture(autouse=True)
 def _forget():
     """Whatever a test registers is gone after it."""
-    before = dict(registry._user_forms)
+    before = dict(users._functions)
     yield
-    registry._user_forms.clear()
-    registry._user_forms.update(before)
+    users._functions.clear()
+    users._functions.update(before)
     users._memo.clear()
 
 
@@ -147,9 +148,11 @@ def test_the_list_of_pairs():
             continue
         found = kb.kl(p, q, method="auto", rng=0)
         tried += 1
-        assert pair.kind in found.method, pair
+        assert pair.kind.replace("infinite", "closed form") in found.method, pair
         assert found.value >= 0, pair
-        if pair.kind == "closed form":
+        if pair.kind == "infinite":
+            assert kb.kl(p, q) == found.value == math.inf
+        elif pair.kind == "closed form":
             assert kb.kl(p, q) >= 0
         else:
             with pytest.raises(kb.NoClosedForm):
@@ -158,18 +161,93 @@ def test_the_list_of_pairs():
 
 
 def test_ecosystems_are_what_their_readers_make():
-    """The table reads the readers' code; here they are run."""
-    from kullback._distributions.adapters import read
-    from kullback._distributions.table import families_by_ecosystem
-
-    told = families_by_ecosystem()
+    """The readers declare families; here they make records."""
+    told = adapters.families_by_ecosystem()
     x = torch.tensor(0.5)
     for d in (td.Normal(x, x), td.Gamma(x, x), td.Bernoulli(x), td.Bernoulli(logits=x), td.Chi2(x), td.Weibull(x, x),
               td.Dirichlet(torch.ones(3)),
               td.Categorical(torch.ones(3)), td.MultivariateNormal(torch.zeros(2), torch.eye(2)),
               td.Independent(td.Normal(x, x), 0)):  # fmt: skip
-        assert type(read(d)) in told["torch"], d
+        assert type(adapters.read(d)) in told["torch"], d
     assert own.InverseGaussian not in told["torch"]
+    everything = set(families.FAMILIES)
+    for readers in adapters.LIBRARIES.values():
+        for name, reader in readers.items():
+            assert reader.families, name
+            assert set(reader.families) <= everything, name
+
+
+def test_families_are_listed_once_in_each_place():
+    records = {x for x in vars(own).values() if isinstance(x, type) and issubclass(x, own.Record)}
+    assert set(families.FAMILIES) == records - {own.Record}
+    assert own.__all__ == sorted(x.__name__ for x in records)
+
+
+def test_other_families_of_a_law_are_declared():
+    examples = {own.GammaLog: (2.0, 0.3), own.Exponential: (2.0,), own.Chi2: (3.0,), own.PoissonLog: (0.3,)}
+    assert set(examples) == {x for x in families.FAMILIES if x.also}
+    for family, numbers in examples.items():
+        assert family.also == tuple(type(x) for x in family(*numbers).same_law())
+
+
+# --- pairs that are infinite because of their supports ---------------------------------------------------------------------------------
+
+
+def _apart():
+    return [(p, q) for p in families.FAMILIES for q in families.FAMILIES if supports.apart(p, q)]
+
+
+def test_the_rule_and_the_formulas_do_not_overlap():
+    rule = set(_apart())
+    assert len(rule) > 1300
+    assert not rule & set(registry.pairs_with_formulas())
+    assert {x.support for x in families.FAMILIES} == {*supports.NAMES, ""}
+    listed = {(x.p, x.q) for x in kb.registered_pairs() if x.kind == "infinite"}
+    assert listed == {(p.__name__, q.__name__) for p, q in rule}
+
+
+@pytest.mark.parametrize("array", [np.float32, np.float64, torch.tensor])
+def test_pairs_of_the_rule_are_infinite_in_the_shape_of_the_batches(array):
+    dtype = np.float64 if array is np.float64 else np.float32
+    for p, q in _apart():
+        first, second = (
+            family(*(array(np.full(shape, 1.5 if x.name == "high" else 0.5, np.float32)) for x in fields(family)))
+            for family, shape in ((p, (2, 1)), (q, 3))
+        )
+        value = kb.kl(first, second)
+        assert isinstance(value, torch.Tensor if array is torch.tensor else np.ndarray)
+        assert value.shape == (2, 3)
+        assert str(value.dtype).endswith(np.dtype(dtype).name)
+        assert np.all(np.asarray(value) == math.inf), (p, q)
+
+
+def test_registering_a_pair_of_the_rule():
+    """A built-in answer, like a formula: only a class of one's own may have another."""
+    with pytest.raises(ValueError, match=r"KL\(Normal‖Gamma\) is registered already, by kullback"):
+        kb.register_kl(td.Normal, td.Gamma)(lambda p, q: 0.0)
+    kb.register_kl(Louder, td.Gamma)(lambda p, q: torch.tensor(5.0))
+    assert kb.kl(Louder(0.0, 1.0), td.Gamma(1.0, 1.0)) == 5.0
+    assert kb.kl(td.Normal(0.0, 1.0), td.Gamma(1.0, 1.0)) == math.inf
+
+
+# --- what a type checker sees ----------------------------------------------------------------------------------------------------------
+
+
+def test_a_type_checker_sees_the_families(tmp_path):
+    (tmp_path / "snippet.py").write_text(
+        "from kullback.distributions import Gamma, Record\n"
+        "import kullback.distributions as kd\n"
+        "p: Record = Gamma(2.0, 1.0)\n"
+        "q: kd.Normal = kd.Normal(0.0, 1.0)\n"
+        "kd.Gama\n"
+        "Gamma(2.0)\n"
+    )
+    command = [sys.executable, "-m", "mypy", "--strict", "--config-file=", "--follow-imports=silent", "--cache-dir=cache", "snippet.py"]
+    environment = {**os.environ, "MYPYPATH": str(ROOT / "src")}
+    told = subprocess.run(command, cwd=tmp_path, env=environment, capture_output=True, text=True).stdout.splitlines()
+    assert len(told) == 3, told
+    assert told[0].startswith('snippet.py:5: error: Module has no attribute "Gama"')
+    assert told[1].startswith('snippet.py:6: error: Missing positional argument "rate"')
 
 
 # --- printed ---------------------------------------------------------------------------------------------------------------------------
@@ -186,6 +264,61 @@ def test_the_command(capsys):
     assert all("distrax" in row["ecosystems"] for row in rows)
     assert main(["pairs", "--family", "Gama"]) == 2
     assert "--family Gama is not known: there are" in capsys.readouterr().err
+
+
+def _where(capsys, *names):
+    assert main(["pairs", "--where", *names]) == 0
+    return capsys.readouterr().out
+
+
+def test_where_a_pair_is(capsys):
+    def place(function, path):
+        return f"{Path(closed.__file__).parent / path}:{function.__code__.co_firstlineno}"
+
+    shown = _where(capsys, "gamma", "NORMAL")
+    assert shown.startswith(f"KL(Gamma‖Normal) has a closed form.\nFormula: {place(closed.gammas._gamma_normal, 'gammas.py')}\n")
+    assert "Registered" not in shown  # the decorator stands above the formula
+    assert "def _gamma_normal(ops" in shown
+    assert "# gap(variance/σ²)/2" in shown
+    # A formula of a loop: where the loop is, and the formula that it calls.
+    shown = _where(capsys, "Weibull", "Rayleigh")
+    assert "Registered: " in shown
+    assert "gap(r) + c (k_q - k_p)/k_p" in shown
+    shown = _where(capsys, "Logistic", "Logistic")
+    assert "It holds for equal scales only." in shown
+    shown = _where(capsys, "Chi2", "Normal")
+    assert "A Chi2 distribution is also a Gamma distribution: the formula takes it as such." in shown
+    assert "def _gamma_normal(ops" in shown
+
+
+def test_where_there_is_no_formula(capsys):
+    shown = _where(capsys, "Normal", "Gamma")
+    assert "KL(Normal‖Gamma) is infinite, whatever the parameters." in shown
+    assert "A Normal distribution lies on the real line, and a Gamma distribution on the positive numbers." in shown
+    assert f"{supports.__file__}:{supports.infinite.__code__.co_firstlineno}" in shown
+    shown = _where(capsys, "Logistic", "Normal")
+    assert "KL(Logistic‖Normal) has no closed form. kullback.kl(p, q, method='auto') computes it by quadrature." in shown
+    assert _where(capsys, "Dirichlet", "Wishart").startswith("KL(Dirichlet‖Wishart) has no closed form. kullback.register_kl")
+    shown = _where(capsys, "Independent", "Normal")
+    assert "is computed from the parts of Independent" in shown
+    assert f"{structures.__file__}:{structures.structural_kl.__code__.co_firstlineno}" in shown
+
+
+def test_where_names_are_checked(capsys):
+    assert main(["pairs", "--where", "Gama", "Normal"]) == 2
+    assert "--where Gama is not known: there are Bernoulli" in capsys.readouterr().err
+    assert main(["pairs", "--where", "Gamma", "Normal", "--family", "Gamma"]) == 2
+    assert "leave out --family, --ecosystem and --kind" in capsys.readouterr().err
+
+
+def test_infinite_pairs_are_counted_apart(capsys):
+    assert main(["pairs", "--kind", "infinite"]) == 0
+    count = int(capsys.readouterr().out.splitlines()[-1].split()[0])
+    assert count == len(_apart())
+    assert main(["pairs"]) == 0
+    lines = capsys.readouterr().out.splitlines()
+    assert lines[-1] == f"{count} more are infinite because of their supports: --kind infinite lists them"
+    assert not any(" infinite " in line for line in lines[:-1])
 
 
 def test_the_page_is_current():

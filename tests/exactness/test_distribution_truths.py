@@ -12,7 +12,6 @@ import kullback as kb
 import truths
 from frameworks import Lazy
 from kullback import distributions
-from kullback._distributions.conditions import condition
 from truth_rows import BOUND, PAIRS, ROWS, columns, records, worst
 
 jax = Lazy("jax")
@@ -78,7 +77,7 @@ def test_torch_with_gradients():
         found = kb.kl(*records(pair, first, second))
         gradients = torch.autograd.grad(found.sum(), [*first, *second], allow_unused=True)
         # Where the closed form is for equal ones (or for a count of 1), a derivative to one of them has no meaning.
-        tied = condition(*(getattr(distributions, name) for name in pair)) is not None
+        tied = truths.condition(*(getattr(distributions, name) for name in pair)) is not None
         missing = any(g is None and not tied for g in gradients)
         if worst(found.detach(), truth) > BOUND[np.float32] or missing or any(g is not None and not g.isfinite().all() for g in gradients):
             wrong[pair] = (worst(found.detach(), truth), gradients)

@@ -18,7 +18,7 @@ import numpy as np
 
 import densities
 from kullback._distributions import closed  # noqa: F401  registers the pairs, and nothing else of it is used
-from kullback._distributions.registry import pairs
+from kullback._distributions.registry import look_up, pairs_with_formulas
 
 FILE = Path(__file__).with_name("truths.csv")
 
@@ -220,17 +220,20 @@ def parameters(p, q, kind, rng):
 
 
 def finite_pairs():
-    names = [(p.__name__, q.__name__) for p, q in pairs() if _computed(p, q)]
+    names = [(p.__name__, q.__name__) for p, q in pairs_with_formulas() if _computed(p, q)]
     return [pair for pair in names if all(name in PARAMETERS for name in pair)]
 
 
 def _computed(p, q):
-    from kullback._distributions import registry
-    from kullback._distributions.closed.supports import _infinite
-
     # Counts beyond what Q can reach are inf, but for degenerate parameters: tested by themselves.
     beyond = (p.support, q.support) in (("counts", "trials"), ("counts", "binary"), ("trials", "binary"), ("real", "truncated"))
-    return not beyond and "Delta" not in (p.__name__, q.__name__) and registry._closed_forms[p, q] is not _infinite
+    return not beyond and "Delta" not in (p.__name__, q.__name__)
+
+
+def condition(p, q):
+    """What the closed form of two families asks of the parameters, in words."""
+    match = look_up(p, q)
+    return None if match is None else match.closed_form.when
 
 
 def rows_of(pair):

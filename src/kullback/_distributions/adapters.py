@@ -6,14 +6,31 @@ A class is known by its name and the library it comes from (`readers`), so no li
 from __future__ import annotations
 
 import sys
+from collections.abc import Callable
 from typing import Any
 
 import numpy as np
 
 from .._ops import ops_of
-from .families import Record
-from .readers import from_distrax, from_numpyro, from_scipy, from_tfp, from_torch
-from .readers.shared import Reader
+from .families import FAMILIES, Record
+from .readers import Read, Reader, from_distrax, from_numpyro, from_scipy, from_tfp, from_torch
+
+# Short names of the libraries, by the module of their classes. One reader serves both substrates of TFP.
+ECOSYSTEMS = {
+    "torch.distributions": "torch",
+    "numpyro.distributions": "numpyro",
+    "tensorflow_probability": "tfp",
+    "distrax": "distrax",
+    "scipy.stats": "scipy",
+}
+OWN = "kullback"
+LIBRARIES: dict[str, dict[str, Reader]] = {
+    "torch.distributions": from_torch.TABLE,
+    "numpyro.distributions": from_numpyro.TABLE,
+    "tensorflow_probability": from_tfp.TABLE,
+    "distrax": from_distrax.TABLE,
+    "scipy.stats": from_scipy.TABLE,
+}
 
 
 def is_distribution(x: Any) -> bool:
@@ -23,14 +40,13 @@ def is_distribution(x: Any) -> bool:
     if x is None or isinstance(x, (bool, int, float, list, tuple, dict, np.ndarray)):
         return False
     if "torch" in sys.modules:
-        import torch  # torch.compile follows this, and none of what is below
+        import torch  # torch.compile follows this import, but not the lines below
 
         if isinstance(x, torch.Tensor):
             return False
         if isinstance(x, torch.distributions.Distribution):
             return True
-    modules = (*LIBRARIES, "scipy.stats")
-    return ops_of(x) is None and any(cls.__module__.startswith(modules) for cls in type(x).__mro__)
+    return ops_of(x) is None and any(cls.__module__.startswith(tuple(LIBRARIES)) for cls in type(x).__mro__)
 
 
 def name_of(d: Any) -> str:
@@ -41,12 +57,12 @@ def read(d: Any) -> Record:
     if isinstance(d, Record):
         return d
     kind = type(d)
-    if kind not in _readers:
-        found = _find_reader(kind)
+    if kind not in _makers:
+        found = _find_maker(kind)
         if found is None:
             raise TypeError(f"{kind.__module__}.{kind.__name__} is not a family kullback knows")
-        _readers[kind] = found
-    return _readers[kind](d)
+        _makers[kind] = found
+    return _makers[kind](d, read)
 
 
 _JAX = ("numpyro.", "distrax.", "tensorflow_probability.substrates.jax")
@@ -66,24 +82,44 @@ def at_home(value: Any, d: Any) -> Any:
 
 _jax_kinds: dict[type, bool] = {}
 
-# By the module a class is defined in.
-LIBRARIES: dict[str, dict[str, Reader]] = {
-    "torch.distributions": from_torch.table(read),
-    "numpyro.distributions": from_numpyro.table(read),
-    "tensorflow_probability": from_tfp.table(read),
-    "distrax": from_distrax.table(read),
-}
-_readers: dict[type, Reader] = {}
+_makers: dict[type, Callable[[Any, Read], Record]] = {}
 
 
-def _find_reader(kind: type) -> Reader | None:
+def _find_maker(kind: type) -> Callable[[Any, Read], Record] | None:
     for cls in kind.__mro__:
         for prefix, readers in LIBRARIES.items():
-            if cls.__module__.startswith(prefix) and cls.__name__ in readers:
-                return readers[cls.__name__]
-        if cls.__module__.startswith("scipy.stats"):
-            if cls.__name__ == "rv_frozen":
-                return from_scipy.univariate
-            if cls.__name__ in from_scipy.MULTIVARIATE:
-                return from_scipy.MULTIVARIATE[cls.__name__]
+            if cls.__module__.startswith(prefix):
+                if prefix == "scipy.stats" and cls.__name__ == "rv_frozen":
+                    return from_scipy.univariate
+                if cls.__name__ in readers:
+                    return readers[cls.__name__].make
     return None
+
+
+def ecosystem_of(kind: type) -> str | None:
+    """The library that a class, or one it inherits from, belongs to."""
+    for cls in kind.__mro__:
+        if issubclass(cls, Record):
+            return OWN
+        for prefix, name in ECOSYSTEMS.items():
+            if cls.__module__.startswith(prefix):
+                return name
+    return None
+
+
+def families_of(kind: type) -> set[type[Record]]:
+    """The families of the records that objects of exactly this class are read into."""
+    if issubclass(kind, Record):
+        return {kind}
+    for prefix, readers in LIBRARIES.items():
+        if kind.__module__.startswith(prefix) and kind.__name__ in readers:
+            return set(readers[kind.__name__].families)
+    return set()
+
+
+def families_by_ecosystem() -> dict[str, set[type[Record]]]:
+    """The families that each library has. kullback has all of them."""
+    found = {OWN: set(FAMILIES)}
+    for prefix, readers in LIBRARIES.items():
+        found[ECOSYSTEMS[prefix]] = {family for reader in readers.values() for family in reader.families}
+    return found

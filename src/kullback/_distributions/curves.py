@@ -7,7 +7,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from .._pairs import _log1p_remainder, phi
+from .._pairs import near_log1p_remainder, phi
 from .special import gap
 
 Array = Any
@@ -32,30 +32,17 @@ def log1p_remainder(ops: Any, x: Array) -> Array:
     """x - log(1 + x) >= 0 for any x > -1."""
     near = (x < 1.0 / 3.0) & (x > -1.0 / 3.0)
     far = ops.where(near, 1.0, x)
-    return ops.where(near, _log1p_remainder(ops, ops.where(near, x, 0.0)), far - ops.log1p(far))
+    return ops.where(near, near_log1p_remainder(ops, ops.where(near, x, 0.0)), far - ops.log1p(far))
 
 
 # --- log(sinh(x)/x), the log-partition function of an interval --------------------------------------------------------------------------
 
 # log(sinh(x)/x) = Σ c_n x^(2n), c_n = 2^(2n) B_2n / (2n (2n)!), for |x| < π; |x| <= 1 needs no more.
 _BERNOULLI = (
-    1 / 6,
-    -1 / 30,
-    1 / 42,
-    -1 / 30,
-    5 / 66,
-    -691 / 2730,
-    7 / 6,
-    -3617 / 510,
-    43867 / 798,
-    -174611 / 330,
-    854513 / 138,
-    -236364091 / 2730,
-    8553103 / 6,
-    -23749461029 / 870,
-    8615841276005 / 14322,
+    1 / 6, -1 / 30, 1 / 42, -1 / 30, 5 / 66, -691 / 2730, 7 / 6, -3617 / 510, 43867 / 798, -174611 / 330,
+    854513 / 138, -236364091 / 2730, 8553103 / 6, -23749461029 / 870, 8615841276005 / 14322,
     -7709321041217 / 510,
-)
+)  # fmt: skip
 _SINHC = [4.0**n * b / (2 * n * math.factorial(2 * n)) for n, b in enumerate(_BERNOULLI, 1)]
 
 

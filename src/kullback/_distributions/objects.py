@@ -11,16 +11,15 @@ import numpy as np
 from .._forms import float_arrays
 from .._ops import Array, common_ops
 from .._ops import numpy as numpy_ops
-from . import closed  # noqa: F401  it registers the closed forms
+from . import closed  # noqa: F401  registers the closed forms
 from .adapters import at_home, name_of, read
 from .batches import by_blocks
-from .conditions import condition
 from .families import Record
-from .registry import Found, families_with, find, user_pairs
+from .registry import Found, families_with, find
 from .scalars import kl_of_floats
 from .shapes import check_shapes
 from .structures import STRUCTURES, structural_kl
-from .users import find_user_form
+from .users import find_user_function
 
 
 class NoClosedForm(NotImplementedError):
@@ -40,10 +39,9 @@ _NEXT = "; kullback.kl(p, q, method='auto') computes it numerically, with an err
 
 def object_kl(p: Any, q: Any) -> Array:
     """One value per batch element."""
-    if user_pairs():
-        function = find_user_form(type(p), type(q))
-        if function is not None:
-            return function(p, q)
+    function = find_user_function(type(p), type(q))
+    if function is not None:
+        return function(p, q)
     first, second = _read(p, q)
     value = _of_records(p, q, first, second)
     return at_home(value, p) if isinstance(value, (np.ndarray, np.generic)) else value
@@ -105,19 +103,19 @@ def _values(ops: Any, found: Found, arrays: list[Array]) -> Array:
     sides = [found.p.with_parameters(arrays[:n]), found.q.with_parameters(arrays[n:])]
     value = found.function(ops, *sides)
     valid = _valid(ops, sides)
-    asked = condition(type(found.p), type(found.q))
-    if asked is not None and ops.may_look(value):
-        _refuse(ops, value, valid, arrays, found, asked)
+    if found.when is not None and ops.may_look(value):
+        _refuse(ops, value, valid, arrays, found)
     return value if valid is None else ops.where(valid, value, math.nan)
 
 
-def _refuse(ops: Any, value: Array, valid: Array | None, arrays: list[Array], found: Found, asked: str) -> None:
+def _refuse(ops: Any, value: Array, valid: Array | None, arrays: list[Array], found: Found) -> None:
     """No closed form for these parameters: NaN, though all of them are valid."""
     missing = np.isnan(ops.to_numpy(value))
     if valid is not None:
         missing = missing & ops.to_numpy(valid)
     if missing.any() and not any(np.isnan(ops.to_numpy(x)).any() for x in arrays):
-        raise NoClosedForm(f"KL({type(found.p).__name__}‖{type(found.q).__name__}) has a closed form for {asked} only")
+        names = f"KL({type(found.p).__name__}‖{type(found.q).__name__})"
+        raise NoClosedForm(f"{names} has a closed form for {found.when} only")
 
 
 def _valid(ops: Any, sides: list[Any]) -> Array | None:

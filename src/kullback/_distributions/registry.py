@@ -1,117 +1,107 @@
-"""Which pairs have a closed form, and how one is found: pairs of families, written here, and pairs of classes that users register.
+"""The closed forms of pairs of families, and the search for one. `users` has the pairs of users' classes.
 
-No duplicates, and no guessing where two of a user's pairs fit equally well: both are errors that name both.
+A pair is registered once. A second formula for it is an error.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+import sys
+from collections.abc import Callable
 from typing import Any, NamedTuple, TypeVar
 
-from .families import Record
+from . import supports
+from .families import FAMILIES, Record
 
 Array = Any
-# (ops, P, Q) -> KL(P‖Q), one value per batch element. The parameters of P and Q are arrays of one framework and dtype.
-ClosedForm = Callable[[Any, Any, Any], Array]
-# (P, Q) -> KL(P‖Q), of the objects as they were passed.
-UserForm = Callable[[Any, Any], Array]
-Function = TypeVar("Function", bound=Callable[..., Array])
+# (ops, P, Q) -> KL(P‖Q), one value per batch element. All parameters are arrays of one framework and dtype.
+Formula = Callable[[Any, Any, Any], Array]
+Function = TypeVar("Function", bound=Formula)
+
+
+class ClosedForm(NamedTuple):
+    """A formula, a condition on the parameters (None: it always holds), and the line that registered it."""
+
+    formula: Formula
+    when: str | None
+    file: str
+    line: int
+
 
 _closed_forms: dict[tuple[type[Record], type[Record]], ClosedForm] = {}
-_user_forms: dict[tuple[type, type], UserForm] = {}
+# The answer for every pair that is infinite because of its supports.
+INFINITE = ClosedForm(supports.infinite, None, supports.__file__, supports.infinite.__code__.co_firstlineno)
 
 
-def closed_form(p: type[Record], q: type[Record]) -> Callable[[ClosedForm], ClosedForm]:
-    """Registers the function as KL(p‖q)."""
+def closed_form(p: type[Record], q: type[Record], when: str | None = None) -> Callable[[Function], Function]:
+    """Register the function below as KL(p‖q). If the condition `when` does not hold, its value is NaN."""
+    caller = sys._getframe(1)
+    file, line = caller.f_code.co_filename, caller.f_lineno
 
-    def register(function: ClosedForm) -> ClosedForm:
+    def register(function: Function) -> Function:
         if (p, q) in _closed_forms:
             raise ValueError(f"KL({p.__name__}‖{q.__name__}) is registered already")
-        _closed_forms[p, q] = function
+        _closed_forms[p, q] = ClosedForm(function, when, file, line)
         return function
 
     return register
 
 
-def in_float32(function: ClosedForm) -> ClosedForm:
-    """Marks a closed form that subtracts parameters as they come and, but for `gap`, nothing else: what came as float32 may stay so."""
+def in_float32(function: Function) -> Function:
+    """Mark a formula whose float32 parameters may stay float32.
+
+    Apart from `gap`, it subtracts nothing but parameters as they come.
+    """
     function.in_float32 = True  # type: ignore[attr-defined]
     return function
 
 
+class Match(NamedTuple):
+    """The closed form for two families, and the families it takes: these two, or others in their `also`."""
+
+    closed_form: ClosedForm
+    p: type[Record]
+    q: type[Record]
+
+
+def look_up(p: type[Record], q: type[Record]) -> Match | None:
+    for first in (p, *p.also):
+        for second in (q, *q.also):
+            known = _closed_forms.get((first, second))
+            if known is None and supports.apart(first, second):
+                known = INFINITE
+            if known is not None:
+                return Match(known, first, second)
+    return None
+
+
 class Found(NamedTuple):
-    function: ClosedForm
+    """A closed form, and the two records that it takes."""
+
+    function: Formula
     p: Record
     q: Record
+    when: str | None
 
 
 def find(p: Record, q: Record) -> Found | None:
     """The closed form for these two, as they are or as members of another family with the same law."""
-    function = _closed_forms.get((type(p), type(q)))
-    if function is not None:
-        return Found(function, p, q)
-    for first in _views(p):
-        for second in _views(q):
-            function = _closed_forms.get((type(first), type(second)))
-            if function is not None:
-                return Found(function, first, second)
-    return None
+    match = look_up(type(p), type(q))
+    if match is None:
+        return None
+    formula, when, *_ = match.closed_form
+    return Found(formula, _as_member(p, match.p), _as_member(q, match.q), when)
 
 
-def _views(x: Record) -> Iterator[Record]:
-    yield x
-    yield from x.same_law()
+def _as_member(x: Record, family: type[Record]) -> Record:
+    return x if type(x) is family else next(same for same in x.same_law() if type(same) is family)
 
 
 def families_with(p: type[Record]) -> tuple[list[str], list[str]]:
-    """Names of the families Q with KL(p‖Q), and of those P with KL(P‖p)."""
-    after = sorted(second.__name__ for first, second in _closed_forms if first is p)
-    before = sorted(first.__name__ for first, second in _closed_forms if second is p)
-    return after, before
+    """Names of the families Q with KL(p‖Q), and of the families P with KL(P‖p)."""
+    after = [q.__name__ for q in FAMILIES if (p, q) in _closed_forms or supports.apart(p, q)]
+    before = [q.__name__ for q in FAMILIES if (q, p) in _closed_forms or supports.apart(q, p)]
+    return sorted(after), sorted(before)
 
 
-def pairs() -> list[tuple[type[Record], type[Record]]]:
+def pairs_with_formulas() -> list[tuple[type[Record], type[Record]]]:
     return list(_closed_forms)
-
-
-# --- users' own ---------------------------------------------------------------------------------------------------------------------------
-
-
-def user_pairs() -> list[tuple[type, type]]:
-    return list(_user_forms)
-
-
-def add_user_form(p: type, q: type, function: UserForm) -> None:
-    _user_forms[p, q] = function
-
-
-def remove_user_form(p: type, q: type) -> None:
-    del _user_forms[p, q]
-
-
-def most_specific(p: type, q: type, candidates: list[tuple[type, type]]) -> tuple[type, type] | None:
-    """The pair of classes that is nearest to (p, q) on both sides; an error where there are several nearest ones."""
-    ranks = {
-        (first, second): (p.__mro__.index(first), q.__mro__.index(second))
-        for first, second in candidates
-        if first in p.__mro__ and second in q.__mro__
-    }
-    if not ranks:
-        return None
-    nearest = [pair for pair, (i, j) in ranks.items() if not any(k <= i and m <= j and (k, m) != (i, j) for k, m in ranks.values())]
-    if len(nearest) > 1:
-        listed = " and ".join(f"KL({first.__name__}‖{second.__name__})" for first, second in nearest)
-        raise TypeError(
-            f"KL({p.__name__}‖{q.__name__}) is ambiguous: {listed} fit equally well; "
-            f"register KL({p.__name__}‖{q.__name__}) itself with kullback.register_kl"
-        )
-    return nearest[0]
-
-
-def user_form(pair: tuple[type, type]) -> UserForm | None:
-    return _user_forms.get(pair)
-
-
-def is_registered(kind: type) -> bool:
-    """Does a user's pair concern this class or one it inherits from?"""
-    return any(cls in kind.__mro__ for pair in _user_forms for cls in pair if cls is not object)

@@ -11,22 +11,22 @@ from typing import Any, NamedTuple
 from .._ops import Array, dual, ops_of, scalar
 from .._ops import numpy as numpy_ops
 from .families import Record
-from .registry import ClosedForm, find
+from .registry import Formula, find
 
 
-class _Plan(NamedTuple):
+class _FloatFormula(NamedTuple):
     """How two families are evaluated: names of the parameters of each, the formula, and places of the parameters it holds for."""
 
     p: tuple[str, ...]
     q: tuple[str, ...]
-    function: ClosedForm
+    function: Formula
     positive: list[int]
     non_negative: list[int]
     unit: list[int]
 
 
 # None: the formula needs more than numbers.
-_plans: dict[tuple[type, type], _Plan | None] = {}
+_plans: dict[tuple[type, type], _FloatFormula | None] = {}
 # By the type of a parameter, how floats are read and made: `floats`, `from_float` and `from_float_with_slopes`.
 _floats: dict[type, tuple[Any, Any, Any] | None] = {}
 
@@ -81,7 +81,7 @@ def kl_of_floats(p: Record, q: Record, again: Callable[[Any, Any], Array]) -> Ar
     return ways[2](value, dtype, partial(_slopes, plan, kinds, numbers), general, given)
 
 
-def _slopes(plan: _Plan, kinds: tuple[Any, Any], numbers: list[float]) -> list[float] | None:
+def _slopes(plan: _FloatFormula, kinds: tuple[Any, Any], numbers: list[float]) -> list[float] | None:
     """Derivatives to all parameters, or None where the framework must find them."""
     n, variables = len(plan.p), dual.variables(numbers)
     try:
@@ -101,7 +101,7 @@ def _with(kind: Any, names: tuple[str, ...], numbers: Sequence[Any]) -> Any:
     return made
 
 
-def _plan(p: Record, q: Record) -> _Plan | None:
+def _plan(p: Record, q: Record) -> _FloatFormula | None:
     found = find(p, q)
     if found is None or found.p is not p or found.q is not q:
         return None
@@ -109,4 +109,4 @@ def _plan(p: Record, q: Record) -> _Plan | None:
         return None
     names = [(x, name) for x in (p, q) for name in x.parameters()]
     places = [[i for i, (x, name) in enumerate(names) if name in getattr(x, kind)] for kind in ("positive", "non_negative", "unit")]
-    return _Plan(tuple(p.parameters()), tuple(q.parameters()), found.function, *places)
+    return _FloatFormula(tuple(p.parameters()), tuple(q.parameters()), found.function, *places)

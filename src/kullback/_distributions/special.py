@@ -13,7 +13,7 @@ from __future__ import annotations
 import math
 from typing import Any
 
-from .._pairs import _log1p_remainder, log_quotient
+from .._pairs import log_quotient, near_log1p_remainder
 
 Array = Any
 
@@ -55,7 +55,8 @@ def log_ratio(ops: Any, y: Array, x: Array, difference: Array | None = None) -> 
     change = ((y - x) if difference is None else difference) / x
     near = (change < 1.0 / 3.0) & (change > -1.0 / 3.0)
     small = ops.where(near, change, 0.0)
-    return ops.where(near, small - _log1p_remainder(ops, small), log_quotient(ops, ops.where(near, 1.0, y), ops.where(near, 1.0, x)))
+    far = log_quotient(ops, ops.where(near, 1.0, y), ops.where(near, 1.0, x))
+    return ops.where(near, small - near_log1p_remainder(ops, small), far)
 
 
 def gap(ops: Any, y: Array, x: Array, difference: Array | None = None, change: Array | None = None) -> Array:
@@ -71,7 +72,7 @@ def gap(ops: Any, y: Array, x: Array, difference: Array | None = None, change: A
         return ops.astype(wide - _direct_log_ratio(ops, y, x, difference, wide), change.dtype)
     near = (change < 1.0 / 3.0) & (change > -1.0 / 3.0)
     far = change - log_quotient(ops, ops.where(near, 1.0, y), ops.where(near, 1.0, x))
-    return ops.where(near, _log1p_remainder(ops, ops.where(near, change, 0.0)), far)
+    return ops.where(near, near_log1p_remainder(ops, ops.where(near, change, 0.0)), far)
 
 
 def product_difference(ops: Any, a: Array, b: Array, c: Array, d: Array) -> Array:

@@ -13,38 +13,28 @@ import numpy as np
 
 from .._forms import float_arrays, has_rank, must_broadcast
 from .._ops import Array, common_ops
-from .families import (
-    Expanded,
-    Independent,
-    Masked,
-    MultivariateNormalDiag,
-    Normal,
-    Product,
-    Record,
-    Repeated,
-    Shifted,
-    Transformed,
-)
+from . import families as f
+from .families import Record
 from .shapes import last_sizes
 
 KL = Callable[[Record, Record], Array]
 # Supports that start at 0 (`Record.support`).
 _FROM_0 = ("positive", "unit", "counts", "trials", "binary")
-STRUCTURES = (Independent, Masked, Repeated, Expanded, Product, Transformed, Shifted)
+STRUCTURES = (f.Independent, f.Masked, f.Repeated, f.Expanded, f.Product, f.Transformed, f.Shifted)
 
 
 def structural_kl(kl: KL, p: Record, q: Record) -> Array | None:
     """None where the two have no structure in common: there is no rule for them."""
     # Masks and broadcast batches are outermost, whatever is inside.
-    if isinstance(p, Masked) or isinstance(q, Masked):
+    if isinstance(p, f.Masked) or isinstance(q, f.Masked):
         return _masked(kl, p, q)
-    if isinstance(p, Expanded) or isinstance(q, Expanded):
+    if isinstance(p, f.Expanded) or isinstance(q, f.Expanded):
         return _expanded(kl, p, q)
-    if isinstance(p, Independent) or isinstance(q, Independent):
+    if isinstance(p, f.Independent) or isinstance(q, f.Independent):
         return _independent(kl, p, q)
-    if isinstance(p, Shifted) or isinstance(q, Shifted):
+    if isinstance(p, f.Shifted) or isinstance(q, f.Shifted):
         return _shifted(kl, p, q)
-    for kind, rule in ((Repeated, _repeated), (Product, _product), (Transformed, _transformed)):
+    for kind, rule in ((f.Repeated, _repeated), (f.Product, _product), (f.Transformed, _transformed)):
         if isinstance(p, kind) and isinstance(q, kind):
             return rule(kl, p, q)
     return None
@@ -58,8 +48,8 @@ def _sum_last(value: Array, count: int) -> Array:
 
 def _masked(kl: KL, p: Any, q: Any) -> Array:
     """Where both are masked out, 0. Where one is, the other counts as it is in numpyro (0) and in no sense in TFP (NaN): NaN."""
-    bases = [x.base if isinstance(x, Masked) else x for x in (p, q)]
-    masks = [x.mask if isinstance(x, Masked) else True for x in (p, q)]
+    bases = [x.base if isinstance(x, f.Masked) else x for x in (p, q)]
+    masks = [x.mask if isinstance(x, f.Masked) else True for x in (p, q)]
     value = kl(*bases)
     ops = common_ops([("p", value)])
     first, second = (ops.asarray(mask, None) for mask in masks)
@@ -67,10 +57,10 @@ def _masked(kl: KL, p: Any, q: Any) -> Array:
 
 
 def _expanded(kl: KL, p: Any, q: Any) -> Array:
-    value = kl(*(x.base if isinstance(x, Expanded) else x for x in (p, q)))
+    value = kl(*(x.base if isinstance(x, f.Expanded) else x for x in (p, q)))
     ops = common_ops([("p", value)])
     for name, x in (("p", p), ("q", q)):
-        if isinstance(x, Expanded) and x.batch_shape:
+        if isinstance(x, f.Expanded) and x.batch_shape:
             if has_rank(value):
                 must_broadcast([value.shape, x.batch_shape], ("the KL without expanded batches", f"the batch of {name}"), "they")
             shape = ops.asarray(np.zeros(x.batch_shape, np.float32), value)
@@ -80,8 +70,8 @@ def _expanded(kl: KL, p: Any, q: Any) -> Array:
 
 def _independent(kl: KL, p: Any, q: Any) -> Array:
     """Axes of the batch that belong to one event: their divergences add up."""
-    ranks = [x.reinterpreted if isinstance(x, Independent) else 0 for x in (p, q)]
-    bases = [x.base if isinstance(x, Independent) else x for x in (p, q)]
+    ranks = [x.reinterpreted if isinstance(x, f.Independent) else 0 for x in (p, q)]
+    bases = [x.base if isinstance(x, f.Independent) else x for x in (p, q)]
     events = [rank + _event_ndim(base) for rank, base in zip(ranks, bases)]
     if events[0] != events[1]:
         names = [_describe(x) for x in (p, q)]
@@ -101,13 +91,13 @@ def _independent(kl: KL, p: Any, q: Any) -> Array:
 
 
 def _event_ndim(x: Any) -> int:
-    if isinstance(x, Transformed):
+    if isinstance(x, f.Transformed):
         return _event_ndim(x.base) + x.event_axes
-    if isinstance(x, Repeated):
+    if isinstance(x, f.Repeated):
         return _event_ndim(x.base) + len(x.sizes)
-    if isinstance(x, (Shifted, Masked, Expanded)):
+    if isinstance(x, (f.Shifted, f.Masked, f.Expanded)):
         return _event_ndim(x.base)
-    if isinstance(x, Independent):
+    if isinstance(x, f.Independent):
         return _event_ndim(x.base) + x.reinterpreted
     return int(x.event_ndim)
 
@@ -120,9 +110,9 @@ def _describe(x: Any) -> str:
 def _as_vectors(x: Any, axes: int) -> Any:
     if axes == 0:
         return x
-    if axes == 1 and isinstance(x, Normal):
-        return MultivariateNormalDiag(x.loc, x.scale)
-    return Independent(x, axes)
+    if axes == 1 and isinstance(x, f.Normal):
+        return f.MultivariateNormalDiag(x.loc, x.scale)
+    return f.Independent(x, axes)
 
 
 def _shifted(kl: KL, p: Any, q: Any) -> Array | None:
@@ -130,8 +120,8 @@ def _shifted(kl: KL, p: Any, q: Any) -> Array | None:
 
     Other shifts have no closed form: None, or NaN where one may not look.
     """
-    shifts = [x.loc if isinstance(x, Shifted) else 0.0 for x in (p, q)]
-    bases = [x.base if isinstance(x, Shifted) else x for x in (p, q)]
+    shifts = [x.loc if isinstance(x, f.Shifted) else 0.0 for x in (p, q)]
+    bases = [x.base if isinstance(x, f.Shifted) else x for x in (p, q)]
     value = kl(*bases)
     below = math.inf if all(base.support in _FROM_0 for base in bases) else math.nan
     ops = common_ops([("p", value), ("p.loc", shifts[0]), ("q.loc", shifts[1])])

@@ -1,4 +1,4 @@
-"""Users' own pairs: how they are registered, and whether one of them, or a built-in one, answers for two objects."""
+"""Pairs that users register: `register_kl`, and the choice between them and the built-in pairs."""
 
 from __future__ import annotations
 
@@ -6,21 +6,26 @@ import inspect
 from collections.abc import Callable
 from typing import Any, TypeVar
 
+from .._ops import Array
+from .adapters import ecosystem_of, families_of
 from .families import Record
-from .registry import UserForm, add_user_form, most_specific, user_form, user_pairs
-from .table import ecosystem_of, families_of, has_closed_form
+from .registry import look_up
 
-Function = TypeVar("Function", bound=Callable[..., Any])
-# For two types, the user's function that answers, or None where a built-in form does (or nothing). Emptied when a pair is registered.
-_memo: dict[tuple[type, type], UserForm | None] = {}
+# (P, Q) -> KL(P‖Q), of the objects as they were passed.
+UserFunction = Callable[[Any, Any], Array]
+Function = TypeVar("Function", bound=UserFunction)
+_functions: dict[tuple[type, type], UserFunction] = {}
+# For two types, the user's function that answers, or None. Emptied when a pair is registered.
+_memo: dict[tuple[type, type], UserFunction | None] = {}
 
 
 def register_kl(p: type, q: type) -> Callable[[Function], Function]:
-    """Registers a function as KL(P‖Q) for objects of two classes, and of classes derived from them.
+    """Register a function as KL(P‖Q) for objects of two classes, and of classes derived from them.
 
-    `kullback.kl` then calls it with the two objects, as they were passed. What it returns is the result: one value per batch element, as an
-    array of the objects' own library. Of the pairs that fit, built-in ones included, the one nearest to the objects' classes answers; where
-    two are equally near, that is an error that names both, and so is a pair that is there already.
+    `kullback.kl` then calls the function with the two objects, as they were passed. The function returns one
+    value per batch element, as an array of the objects' own library. If several pairs fit, the pair nearest to the
+    objects' classes answers. Built-in pairs count too. Two pairs that are equally near are an error that names
+    both. A pair can be registered only once.
 
     Parameters
     ----------
@@ -51,13 +56,12 @@ def register_kl(p: type, q: type) -> Callable[[Function], Function]:
         )
 
     def register(function: Function) -> Function:
-        built_in = any(has_closed_form(first, second) for first in families_of(p) for second in families_of(q))
-        if built_in or user_form((p, q)) is not None:
-            raise ValueError(
-                f"KL({p.__name__}‖{q.__name__}) is registered already"
-                + (", by kullback: derive a class of your own to have another" if built_in else f", as {_place(user_form((p, q)))}")
-            )
-        add_user_form(p, q, function)
+        built_in = _is_built_in(p, q)
+        if built_in or (p, q) in _functions:
+            by = "by kullback: derive a class of your own to have another"
+            place = by if built_in else f"as {_place(_functions[p, q])}"
+            raise ValueError(f"KL({p.__name__}‖{q.__name__}) is registered already, {place}")
+        _functions[p, q] = function
         _memo.clear()
         return function
 
@@ -68,22 +72,57 @@ def _place(function: Any) -> str:
     return f"{getattr(function, '__module__', '?')}.{getattr(function, '__qualname__', function)}"
 
 
-def find_user_form(p: type, q: type) -> UserForm | None:
-    """The user's function nearest to these two types, unless a built-in form is nearer. Ambiguity is an error."""
+def _is_built_in(p: type, q: type) -> bool:
+    return any(look_up(first, second) is not None for first in families_of(p) for second in families_of(q))
+
+
+def user_pairs() -> list[tuple[type, type]]:
+    return list(_functions)
+
+
+def is_registered(kind: type) -> bool:
+    """Does a user's pair concern this class or one it inherits from?"""
+    return any(cls in kind.__mro__ for pair in _functions for cls in pair if cls is not object)
+
+
+def find_user_function(p: type, q: type) -> UserFunction | None:
+    """The user's function nearest to these two types, unless a built-in closed form is nearer. Ambiguity is an error."""
+    if not _functions:
+        return None
     if (p, q) not in _memo:
-        candidates = user_pairs()
         built_in = _built_in(p, q)
-        if built_in is not None:
-            candidates.append(built_in)
-        found = most_specific(p, q, candidates)
-        _memo[p, q] = None if found is None else user_form(found)
+        found = _most_specific(p, q, [*_functions, *([] if built_in is None else [built_in])])
+        _memo[p, q] = None if found is None else _functions.get(found)
     return _memo[p, q]
 
 
 def _built_in(p: type, q: type) -> tuple[type, type] | None:
-    """The two classes whose objects a built-in form takes."""
-    known = [next((cls for cls in kind.__mro__ if families_of(cls) and cls is not Record), None) for kind in (p, q)]
-    if known[0] is None or known[1] is None:
+    """The two classes whose objects a built-in closed form takes."""
+    first, second = (_known_base(kind) for kind in (p, q))
+    if first is None or second is None or not _is_built_in(first, second):
         return None
-    fits = any(has_closed_form(first, second) for first in families_of(known[0]) for second in families_of(known[1]))
-    return (known[0], known[1]) if fits else None
+    return first, second
+
+
+def _known_base(kind: type) -> type | None:
+    """The nearest class among this one and its bases whose objects are read into families."""
+    return next((cls for cls in kind.__mro__ if families_of(cls) and cls is not Record), None)
+
+
+def _most_specific(p: type, q: type, candidates: list[tuple[type, type]]) -> tuple[type, type] | None:
+    """The pair of classes that is nearest to (p, q) on both sides. Several nearest pairs are an error."""
+    ranks = {
+        (first, second): (p.__mro__.index(first), q.__mro__.index(second))
+        for first, second in candidates
+        if first in p.__mro__ and second in q.__mro__
+    }
+    if not ranks:
+        return None
+    nearest = [pair for pair, (i, j) in ranks.items() if not any(k <= i and m <= j and (k, m) != (i, j) for k, m in ranks.values())]
+    if len(nearest) > 1:
+        listed = " and ".join(f"KL({first.__name__}‖{second.__name__})" for first, second in nearest)
+        raise TypeError(
+            f"KL({p.__name__}‖{q.__name__}) is ambiguous: {listed} fit equally well; "
+            f"register KL({p.__name__}‖{q.__name__}) itself with kullback.register_kl"
+        )
+    return nearest[0]

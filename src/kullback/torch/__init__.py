@@ -21,8 +21,7 @@ from torch import Tensor, nn
 from torch.overrides import handle_torch_function, has_torch_function_variadic
 
 from .._distributions.objects import NoClosedForm, object_kl
-from .._distributions.registry import user_pairs
-from .._distributions.users import find_user_form
+from .._distributions.users import find_user_function
 from .._divergences import divergence
 from .._forms import parse_form
 from .._literal import literal_sum, literal_terms
@@ -253,7 +252,7 @@ def kl_divergence(p: torch.distributions.Distribution, q: torch.distributions.Di
 
 def _is_yours(p: type, q: type) -> bool:
     """Would PyTorch call a function that is not its own, and that no pair registered with us stands in front of?"""
-    if user_pairs() and find_user_form(p, q) is not None:
+    if find_user_function(p, q) is not None:
         return False
     found = _their_memo.get((p, q))
     if found is None:

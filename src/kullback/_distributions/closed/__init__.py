@@ -1,6 +1,5 @@
-"""The closed forms. Importing this registers them all; `supports`, last, fills in what is infinite whatever the parameters."""
+"""The closed forms. Importing this registers them all."""
 
-from . import categories, counts, gammas, interval, line, points, positive, spheres, truncated, vectors  # isort: skip
-from . import supports  # isort: skip
+# ruff: noqa: F401
 
-__all__ = ["categories", "counts", "gammas", "interval", "line", "points", "positive", "spheres", "supports", "truncated", "vectors"]
+from . import categories, counts, gammas, interval, line, points, positive, spheres, truncated, vectors

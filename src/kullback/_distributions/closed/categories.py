@@ -7,18 +7,18 @@ from typing import Any
 
 from ..._divergences import kl
 from ..._pairs import expm1
-from ..families import Categorical, Multinomial, OrderedLogistic, StoppingRatioLogistic
+from .. import families as f
 from ..registry import closed_form
 
 Array = Any
 
 
-@closed_form(Categorical, Categorical)
+@closed_form(f.Categorical, f.Categorical)
 def _categorical(ops: Any, p: Any, q: Any) -> Array:
     return kl(p.values, q.values, form=(p.form, q.form))
 
 
-@closed_form(Multinomial, Multinomial)
+@closed_form(f.Multinomial, f.Multinomial)
 def _multinomial(ops: Any, p: Any, q: Any) -> Array:
     # Counts that sum to another number: inf.
     value = p.total_count * kl(p.values, q.values, form=(p.form, q.form))
@@ -50,11 +50,11 @@ def stopping_logs(ops: Any, x: Any) -> Array:
     return ops.join_last(reached + stop, reached[..., -1:] + go[..., -1:])
 
 
-@closed_form(OrderedLogistic, OrderedLogistic)
+@closed_form(f.OrderedLogistic, f.OrderedLogistic)
 def _ordered_logistic(ops: Any, p: Any, q: Any) -> Array:
     return kl(ordered_logs(ops, p), ordered_logs(ops, q), form="logits", check=False)
 
 
-@closed_form(StoppingRatioLogistic, StoppingRatioLogistic)
+@closed_form(f.StoppingRatioLogistic, f.StoppingRatioLogistic)
 def _stopping_ratio_logistic(ops: Any, p: Any, q: Any) -> Array:
     return kl(stopping_logs(ops, p), stopping_logs(ops, q), form="logits", check=False)

@@ -7,24 +7,16 @@ from typing import Any, NamedTuple
 
 from ..._divergences import kl
 from ..._pairs import phi
+from .. import families as f
 from ..curves import any_phi, log1p_remainder, normal_difference, normal_probability
-from ..families import (
-    Bernoulli,
-    BernoulliLogits,
-    Binomial,
-    BinomialLogits,
-    Geometric,
-    GeometricLogits,
-    NegativeBinomial,
-    NegativeBinomialLogits,
-    Poisson,
-    PoissonLog,
-    ProbitBernoulli,
-)
 from ..registry import closed_form
 from ..special import gap
 
 Array = Any
+
+# Each family with `probs` and with `logits`.
+BERNOULLI, BINOMIAL = (f.Bernoulli, f.BernoulliLogits), (f.Binomial, f.BinomialLogits)
+GEOMETRIC, NEGATIVE = (f.Geometric, f.GeometricLogits), (f.NegativeBinomial, f.NegativeBinomialLogits)
 
 
 def weighted_gap(ops: Any, y: Array, x: Array, difference: Array | None = None) -> Array:
@@ -65,15 +57,17 @@ def _both(ops: Any, x: Any, zero: Array) -> tuple[Array, str]:
     return ops.stack([x.probs + zero, 1.0 - x.probs + zero]), "probs"
 
 
-def _success(ops: Any, x: Any) -> Array:
+def success_of(ops: Any, x: Any) -> Array:
+    """The probability of success, from `probs` or from `logits`."""
     return x.probs if hasattr(x, "probs") else 1.0 / (1.0 + ops.exp(-x.logits))
 
 
-def _failure(ops: Any, x: Any) -> Array:
+def failure_of(ops: Any, x: Any) -> Array:
+    """The probability of failure. From `logits`, it keeps its digits where success is nearly certain."""
     return 1.0 - x.probs if hasattr(x, "probs") else 1.0 / (1.0 + ops.exp(x.logits))
 
 
-@closed_form(ProbitBernoulli, ProbitBernoulli)
+@closed_form(f.ProbitBernoulli, f.ProbitBernoulli)
 def _probit_bernoulli(ops: Any, p: Any, q: Any) -> Array:
     x, y = (ops.where(z < -40.0, -40.0, ops.where(z > 40.0, 40.0, z)) for z in (p.probits, q.probits))  # Φ(-40) is 0 in float64
     difference = normal_difference(ops, x, y)
@@ -86,10 +80,10 @@ def _probit_bernoulli(ops: Any, p: Any, q: Any) -> Array:
 
 def _bernoulli_poisson(ops: Any, p: Any, q: Any) -> Array:
     # e^-λ, λ e^-λ, and beyond e^-λ (e^λ - 1 - λ) = 1 - e^-λ - λ e^-λ
-    x, rate = _success(ops, p), q.rate
+    x, rate = success_of(ops, p), q.rate
     lost = phi(ops, -rate)  # e^-λ - 1 + λ
     none = ops.exp(-rate)
-    zero = weighted_gap(ops, none, _failure(ops, p), (x - rate) + lost)
+    zero = weighted_gap(ops, none, failure_of(ops, p), (x - rate) + lost)
     one = weighted_gap(ops, rate * none, x, (rate - x) + rate * (lost - rate))
     small = rate < 1.0
     beyond = ops.where(small, none * phi(ops, ops.where(small, rate, 0.0)), 1.0 - none - rate * none)
@@ -97,33 +91,33 @@ def _bernoulli_poisson(ops: Any, p: Any, q: Any) -> Array:
 
 
 def _bernoulli_geometric(ops: Any, p: Any, q: Any) -> Array:
-    x, success, failure = _success(ops, p), _success(ops, q), _failure(ops, q)
-    zero = weighted_gap(ops, success, _failure(ops, p), x - failure)
+    x, success, failure = success_of(ops, p), success_of(ops, q), failure_of(ops, q)
+    zero = weighted_gap(ops, success, failure_of(ops, p), x - failure)
     return zero + weighted_gap(ops, success * failure, x, (failure - x) - failure * failure) + failure * failure
 
 
 def _bernoulli_binomial(ops: Any, p: Any, q: Any) -> Array:
     # With v = q/(1 - q): (1-q)^n, n v (1-q)^n, and beyond (1-q)^n (e^t - 1 - n v), t = n log(1 + v): φ(t) - n (v - log(1 + v)).
-    x, n, failure = _success(ops, p), q.total_count, _failure(ops, q)
+    x, n, failure = success_of(ops, p), q.total_count, failure_of(ops, q)
     sure = failure == 0.0
-    odds = ops.where(sure, 1.0, _success(ops, q) / ops.where(sure, 1.0, failure))
+    odds = ops.where(sure, 1.0, success_of(ops, q) / ops.where(sure, 1.0, failure))
     none = ops.where(sure, 0.0, ops.exp(-n * ops.log1p(odds)))
     one = n * odds * none
     beyond = none * (any_phi(ops, n * ops.log1p(odds)) - n * log1p_remainder(ops, odds))
     # Where every trial succeeds: all of it at 1 for n = 1, else beyond.
     one = ops.where(sure & (n == 1.0), 1.0, one)
     beyond = ops.where(sure, ops.where(n == 1.0, 0.0 * x, 1.0), ops.where(n == 1.0, 0.0, beyond))
-    spread = weighted_gap(ops, none, _failure(ops, p)) + weighted_gap(ops, one, x) + beyond
+    spread = weighted_gap(ops, none, failure_of(ops, p)) + weighted_gap(ops, one, x) + beyond
     return ops.where(n == 1.0, trial_kl(ops, p, q), spread)
 
 
 def _bernoulli_negative_binomial(ops: Any, p: Any, q: Any) -> Array:
     # (1-s)^r, r s (1-s)^r, and beyond (1-s)^r (e^t - 1 - r s), t = -r log(1 - s): φ(t) + r (-s - log(1 - s)).
-    x, r, s = _success(ops, p), q.total_count, _success(ops, q)
-    t = -r * ops.log(_failure(ops, q))
+    x, r, s = success_of(ops, p), q.total_count, success_of(ops, q)
+    t = -r * ops.log(failure_of(ops, q))
     none = ops.exp(-t)
     beyond = none * (any_phi(ops, t) + r * log1p_remainder(ops, -s))
-    return weighted_gap(ops, none, _failure(ops, p)) + weighted_gap(ops, r * s * none, x) + beyond
+    return weighted_gap(ops, none, failure_of(ops, p)) + weighted_gap(ops, r * s * none, x) + beyond
 
 
 def _never(ops: Any, x: Any) -> Array:
@@ -137,20 +131,20 @@ def _never(ops: Any, x: Any) -> Array:
 
 def _unbounded(ops: Any, p: Any, q: Any) -> Array:
     # inf, unless P is always 0.
-    more = p.rate if isinstance(p, Poisson) else _failure(ops, p) if isinstance(p, _GEOMETRIC) else _success(ops, p)
+    more = p.rate if isinstance(p, f.Poisson) else failure_of(ops, p) if isinstance(p, GEOMETRIC) else success_of(ops, p)
     return ops.where(more == 0.0, _never(ops, q), math.inf)
 
 
 def _binomial_bernoulli(ops: Any, p: Any, q: Any) -> Array:
     # One trial, or none that counts; else inf.
-    never = (_success(ops, p) == 0.0) | (p.total_count == 0.0)
+    never = (success_of(ops, p) == 0.0) | (p.total_count == 0.0)
     return ops.where(never, _never(ops, q), ops.where(p.total_count == 1.0, trial_kl(ops, p, q), math.inf))
 
 
 def _trials_until_success(ops: Any, p: Any, q: Any) -> Array:
     """KL of one trial, times how many trials are expected until the first success."""
     if hasattr(p, "probs") or hasattr(q, "probs"):
-        return trial_kl(ops, p, q) / _success(ops, p)
+        return trial_kl(ops, p, q) / success_of(ops, p)
     # A probability e^a that may underflow, for which only log(1 + e^b) matters: φ(b - a) - e^(b - a) (1 - log(1 + e^b)/e^b).
     rare, never, step = p.logits < -706.0, q.logits == -math.inf, q.logits - p.logits
     inf = (step >= 709.0) | (never & (p.logits > -math.inf))
@@ -158,7 +152,7 @@ def _trials_until_success(ops: Any, p: Any, q: Any) -> Array:
     common, step = near & (q.logits > -40.0), ops.where(near, step, 0.0)
     odds = ops.exp(ops.where(common, q.logits, 0.0))
     small = any_phi(ops, step) - ops.where(common, ops.exp(step) * (log1p_remainder(ops, odds) / odds), 0.0)
-    value = trial_kl(ops, p, q) / _success(ops, _TrialLogits(ops.where(rare, 0.0, p.logits)))
+    value = trial_kl(ops, p, q) / success_of(ops, _TrialLogits(ops.where(rare, 0.0, p.logits)))
     return ops.where(rare, ops.where(inf, math.inf, small), value)
 
 
@@ -170,10 +164,10 @@ def _negative_binomial(ops: Any, p: Any, q: Any) -> Array:
     # Of one count, or where P or Q never succeeds; else NaN.
     equal = p.total_count == q.total_count
     logits = hasattr(p, "logits") and hasattr(q, "logits")
-    one = _trials_until_success(ops, _failures(p), _failures(q)) if logits else trial_kl(ops, p, q) / _failure(ops, p)
+    one = _trials_until_success(ops, _failures(p), _failures(q)) if logits else trial_kl(ops, p, q) / failure_of(ops, p)
     value = p.total_count * one
     unequal = ops.where(
-        _success(ops, p) == 0.0, _never(ops, q), ops.where(_success(ops, q) == 0.0, q.total_count * 0.0 + math.inf, math.nan)
+        success_of(ops, p) == 0.0, _never(ops, q), ops.where(success_of(ops, q) == 0.0, q.total_count * 0.0 + math.inf, math.nan)
     )
     return ops.where(equal, value, unequal)
 
@@ -192,57 +186,54 @@ def _failures(x: Any) -> Any:
 
 
 def _geometric_negative_binomial(ops: Any, p: Any, q: Any) -> Array:
-    return ops.where(q.total_count == 1.0, trial_kl(ops, _failures(p), q) / _success(ops, p), math.nan)  # for a count of 1
+    return ops.where(q.total_count == 1.0, trial_kl(ops, _failures(p), q) / success_of(ops, p), math.nan)  # for a count of 1
 
 
 def _negative_binomial_geometric(ops: Any, p: Any, q: Any) -> Array:
-    return ops.where(p.total_count == 1.0, trial_kl(ops, p, _failures(q)) / _failure(ops, p), math.nan)
+    return ops.where(p.total_count == 1.0, trial_kl(ops, p, _failures(q)) / failure_of(ops, p), math.nan)
 
 
 def _binomial(ops: Any, p: Any, q: Any) -> Array:
     # More trials than Q can have: inf, unless none of them can succeed. Fewer: no closed form, NaN.
     value = p.total_count * trial_kl(ops, p, q)
-    never = (_success(ops, p) == 0.0) | (p.total_count == 0.0)
-    more = (p.total_count > q.total_count) | (_success(ops, q) == 0.0) | (_failure(ops, q) == 0.0)
+    never = (success_of(ops, p) == 0.0) | (p.total_count == 0.0)
+    more = (p.total_count > q.total_count) | (success_of(ops, q) == 0.0) | (failure_of(ops, q) == 0.0)
     unequal = ops.where(never, _never(ops, q), ops.where(more, q.total_count * 0.0 + math.inf, math.nan))
     return ops.where(p.total_count == q.total_count, value, unequal)
 
 
-_BERNOULLI, _BINOMIAL = (Bernoulli, BernoulliLogits), (Binomial, BinomialLogits)
-_GEOMETRIC, _NEGATIVE = (Geometric, GeometricLogits), (NegativeBinomial, NegativeBinomialLogits)
+_BOUNDED, _ENDLESS = (*BERNOULLI, *BINOMIAL), (f.Poisson, *GEOMETRIC, *NEGATIVE)
+for _firsts, _seconds, _formula, _when in (
+    (BERNOULLI, BERNOULLI, trial_kl, None),
+    (BERNOULLI, (f.Poisson,), _bernoulli_poisson, None),
+    (BERNOULLI, GEOMETRIC, _bernoulli_geometric, None),
+    (BERNOULLI, BINOMIAL, _bernoulli_binomial, None),
+    (BERNOULLI, NEGATIVE, _bernoulli_negative_binomial, None),
+    (BINOMIAL, BERNOULLI, _binomial_bernoulli, None),
+    (BINOMIAL, BINOMIAL, _binomial, "a total_count of Q that is not greater"),
+    (GEOMETRIC, GEOMETRIC, _geometric, None),
+    (NEGATIVE, NEGATIVE, _negative_binomial, "equal total_count"),
+    (GEOMETRIC, NEGATIVE, _geometric_negative_binomial, "a total_count of 1"),
+    (NEGATIVE, GEOMETRIC, _negative_binomial_geometric, "a total_count of 1"),
+    (_ENDLESS, _BOUNDED, _unbounded, None),
+):
+    for _p in _firsts:
+        for _q in _seconds:
+            closed_form(_p, _q, _when)(_formula)
 
 
-def _register() -> None:
-    """Each family with `probs` and with `logits`."""
-    table = [
-        (_BERNOULLI, _BERNOULLI, trial_kl), (_BERNOULLI, (Poisson,), _bernoulli_poisson), (_BERNOULLI, _GEOMETRIC, _bernoulli_geometric),
-        (_BERNOULLI, _BINOMIAL, _bernoulli_binomial), (_BERNOULLI, _NEGATIVE, _bernoulli_negative_binomial),
-        (_BINOMIAL, _BERNOULLI, _binomial_bernoulli), (_BINOMIAL, _BINOMIAL, _binomial), (_GEOMETRIC, _GEOMETRIC, _geometric),
-        (_NEGATIVE, _NEGATIVE, _negative_binomial), (_GEOMETRIC, _NEGATIVE, _geometric_negative_binomial),
-        (_NEGATIVE, _GEOMETRIC, _negative_binomial_geometric),
-        ((Poisson, *_GEOMETRIC, *_NEGATIVE), (*_BERNOULLI, *_BINOMIAL), _unbounded),
-    ]  # fmt: skip
-    for firsts, seconds, function in table:
-        for first in firsts:
-            for second in seconds:
-                closed_form(first, second)(function)
-
-
-_register()
-
-
-@closed_form(Poisson, Poisson)
+@closed_form(f.Poisson, f.Poisson)
 def _poisson(ops: Any, p: Any, q: Any) -> Array:
     return weighted_gap(ops, q.rate, p.rate)
 
 
 def _log_rate(ops: Any, x: Any) -> Array:
-    return x.log_rate if isinstance(x, PoissonLog) else ops.log(x.rate)
+    return x.log_rate if isinstance(x, f.PoissonLog) else ops.log(x.rate)
 
 
-@closed_form(PoissonLog, PoissonLog)
-@closed_form(PoissonLog, Poisson)
-@closed_form(Poisson, PoissonLog)
+@closed_form(f.PoissonLog, f.PoissonLog)
+@closed_form(f.PoissonLog, f.Poisson)
+@closed_form(f.Poisson, f.PoissonLog)
 def _poisson_log(ops: Any, p: Any, q: Any) -> Array:
     # λ_p φ(log(λ_q/λ_p)), φ(x) = e^x - 1 - x; far up, and for rates of 0, λ_q - λ_p (1 + log(λ_q/λ_p)).
     x, y = _log_rate(ops, p), _log_rate(ops, q)

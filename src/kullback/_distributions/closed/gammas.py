@@ -10,33 +10,9 @@ from collections.abc import Callable
 from functools import partial
 from typing import Any, NamedTuple
 
+from .. import families as f
 from ..curves import any_phi, log1p_remainder, square
-from ..families import (
-    Chi,
-    Chi2,
-    ExpGamma,
-    ExpGammaLog,
-    ExpInverseGamma,
-    ExpInverseGammaLog,
-    Exponential,
-    Gamma,
-    GammaLog,
-    GammaScale,
-    GeneralizedGamma,
-    Gumbel,
-    HalfNormal,
-    InverseGamma,
-    InverseWeibull,
-    Levy,
-    LogNormal,
-    Maxwell,
-    Moyal,
-    Nakagami,
-    Normal,
-    Rayleigh,
-    Record,
-    Weibull,
-)
+from ..families import Record
 from ..registry import closed_form
 from ..special import (
     digamma,
@@ -77,32 +53,32 @@ def _power(k: Array, n: Any = 1.0, d: Any = 1.0, rate: Any = 1.0, scale: Any = 1
 # By v, and for each family how it is such a law.
 POWERS: dict[str, dict[type[Record], Callable[[Any], Power]]] = {
     "x": {
-        Gamma: lambda g: _power(g.concentration, rate=g.rate),
-        GammaScale: lambda g: _power(g.concentration, scale=g.scale),
-        Exponential: lambda g: _power(g.rate * 0.0 + 1.0, rate=g.rate),
-        Chi2: lambda g: _power(0.5 * g.df, rate=0.5),
-        GeneralizedGamma: lambda g: _power(g.concentration, n=g.power, scale=g.scale),
-        Weibull: lambda g: _power(g.concentration * 0.0 + 1.0, n=g.concentration, scale=g.scale),
-        HalfNormal: lambda g: _power(g.scale * 0.0 + 0.5, n=2.0, rate=0.5, scale=g.scale),
-        Rayleigh: lambda g: _power(g.scale * 0.0 + 1.0, n=2.0, rate=0.5, scale=g.scale),
-        Maxwell: lambda g: _power(g.scale * 0.0 + 1.5, n=2.0, rate=0.5, scale=g.scale),
-        Chi: lambda g: _power(0.5 * g.df, n=2.0, rate=0.5),
-        Nakagami: lambda g: _power(g.concentration, n=2.0, rate=g.concentration / g.spread),
+        f.Gamma: lambda g: _power(g.concentration, rate=g.rate),
+        f.GammaScale: lambda g: _power(g.concentration, scale=g.scale),
+        f.Exponential: lambda g: _power(g.rate * 0.0 + 1.0, rate=g.rate),
+        f.Chi2: lambda g: _power(0.5 * g.df, rate=0.5),
+        f.GeneralizedGamma: lambda g: _power(g.concentration, n=g.power, scale=g.scale),
+        f.Weibull: lambda g: _power(g.concentration * 0.0 + 1.0, n=g.concentration, scale=g.scale),
+        f.HalfNormal: lambda g: _power(g.scale * 0.0 + 0.5, n=2.0, rate=0.5, scale=g.scale),
+        f.Rayleigh: lambda g: _power(g.scale * 0.0 + 1.0, n=2.0, rate=0.5, scale=g.scale),
+        f.Maxwell: lambda g: _power(g.scale * 0.0 + 1.5, n=2.0, rate=0.5, scale=g.scale),
+        f.Chi: lambda g: _power(0.5 * g.df, n=2.0, rate=0.5),
+        f.Nakagami: lambda g: _power(g.concentration, n=2.0, rate=g.concentration / g.spread),
     },
     "1/x": {
-        InverseGamma: lambda g: _power(g.concentration, scale=g.scale),
-        InverseWeibull: lambda g: _power(g.concentration * 0.0 + 1.0, n=g.concentration, scale=g.scale),
-        Levy: lambda g: _power(g.scale * 0.0 + 0.5, rate=0.5, scale=g.scale),
+        f.InverseGamma: lambda g: _power(g.concentration, scale=g.scale),
+        f.InverseWeibull: lambda g: _power(g.concentration * 0.0 + 1.0, n=g.concentration, scale=g.scale),
+        f.Levy: lambda g: _power(g.scale * 0.0 + 0.5, rate=0.5, scale=g.scale),
     },
     "e^x": {
-        ExpGamma: lambda g: _power(g.concentration, rate=g.rate),
-        ExpGammaLog: lambda g: _power(g.concentration, loc=-g.log_rate),
+        f.ExpGamma: lambda g: _power(g.concentration, rate=g.rate),
+        f.ExpGammaLog: lambda g: _power(g.concentration, loc=-g.log_rate),
     },
     "e^-x": {
-        Gumbel: lambda g: _power(g.scale * 0.0 + 1.0, d=g.scale, loc=g.loc),
-        Moyal: lambda g: _power(g.scale * 0.0 + 0.5, d=g.scale, rate=0.5, loc=g.loc),
-        ExpInverseGamma: lambda g: _power(g.concentration, rate=g.scale),
-        ExpInverseGammaLog: lambda g: _power(g.concentration, loc=g.log_scale),
+        f.Gumbel: lambda g: _power(g.scale * 0.0 + 1.0, d=g.scale, loc=g.loc),
+        f.Moyal: lambda g: _power(g.scale * 0.0 + 0.5, d=g.scale, rate=0.5, loc=g.loc),
+        f.ExpInverseGamma: lambda g: _power(g.concentration, rate=g.scale),
+        f.ExpInverseGammaLog: lambda g: _power(g.concentration, loc=g.log_scale),
     },
 }
 
@@ -123,47 +99,47 @@ def _gamma_kl(ops: Any, a: Array, rate_p: Array, b: Array, rate_q: Array) -> Arr
     return b * gap(ops, first, second, parameter_difference(ops, rate_q, a, rate_p, b)) + gamma_gap(ops, a, b)
 
 
-@closed_form(Gamma, Gamma)
-@closed_form(ExpGamma, ExpGamma)
+@closed_form(f.Gamma, f.Gamma)
+@closed_form(f.ExpGamma, f.ExpGamma)
 def _gamma(ops: Any, p: Any, q: Any) -> Array:
     return gamma_kl(ops, p.concentration, p.rate, q.concentration, q.rate)
 
 
-@closed_form(GammaLog, GammaLog)
-@closed_form(GammaLog, Gamma)
-@closed_form(Gamma, GammaLog)
+@closed_form(f.GammaLog, f.GammaLog)
+@closed_form(f.GammaLog, f.Gamma)
+@closed_form(f.Gamma, f.GammaLog)
 def _gamma_log(ops: Any, p: Any, q: Any) -> Array:
     # The KL of the logarithms of the variables is the same. There the logarithm of the rate is a location, and is not rounded.
-    first, second = (POWERS["e^x"][ExpGammaLog if isinstance(x, GammaLog) else ExpGamma](x) for x in (p, q))
+    first, second = (POWERS["e^x"][f.ExpGammaLog if isinstance(x, f.GammaLog) else f.ExpGamma](x) for x in (p, q))
     return power_kl(ops, "e^x", first, second)
 
 
-@closed_form(GammaScale, GammaScale)
+@closed_form(f.GammaScale, f.GammaScale)
 def _gamma_scale(ops: Any, p: Any, q: Any) -> Array:
     return gamma_kl(ops, p.concentration, q.scale, q.concentration, p.scale)
 
 
-@closed_form(InverseGamma, InverseGamma)
-@closed_form(ExpInverseGamma, ExpInverseGamma)
+@closed_form(f.InverseGamma, f.InverseGamma)
+@closed_form(f.ExpInverseGamma, f.ExpInverseGamma)
 def _inverse_gamma(ops: Any, p: Any, q: Any) -> Array:
     return gamma_kl(ops, p.concentration, p.scale, q.concentration, q.scale)
 
 
-@closed_form(Exponential, Exponential)
+@closed_form(f.Exponential, f.Exponential)
 def _exponential(ops: Any, p: Any, q: Any) -> Array:
     return gap(ops, q.rate, p.rate)
 
 
-@closed_form(HalfNormal, HalfNormal)
-@closed_form(Rayleigh, Rayleigh)
-@closed_form(Maxwell, Maxwell)
+@closed_form(f.HalfNormal, f.HalfNormal)
+@closed_form(f.Rayleigh, f.Rayleigh)
+@closed_form(f.Maxwell, f.Maxwell)
 def _one_scale(ops: Any, p: Any, q: Any) -> Array:
     # Gamma laws of x² of one concentration k: k gap(r²), and gap(r²) = (r - 1)² + 2 gap(r).
-    k = {HalfNormal: 0.5, Rayleigh: 1.0, Maxwell: 1.5}[type(p)]
+    k = {f.HalfNormal: 0.5, f.Rayleigh: 1.0, f.Maxwell: 1.5}[type(p)]
     return k * (square((p.scale - q.scale) / q.scale) + 2.0 * gap(ops, p.scale, q.scale))
 
 
-@closed_form(Levy, Levy)
+@closed_form(f.Levy, f.Levy)
 def _levy(ops: Any, p: Any, q: Any) -> Array:
     return 0.5 * gap(ops, q.scale, p.scale)
 
@@ -177,18 +153,18 @@ def _gumbel_kl(ops: Any, p_scale: Array, q_scale: Array, shift: Array) -> Array:
     return log_gamma_remainder(ops, one, r, change) + any_phi(ops, log_gamma - shift)
 
 
-@closed_form(Gumbel, Gumbel)
+@closed_form(f.Gumbel, f.Gumbel)
 def _gumbel(ops: Any, p: Any, q: Any) -> Array:
     return _gumbel_kl(ops, p.scale, q.scale, (p.loc - q.loc) / q.scale)
 
 
-@closed_form(Weibull, Weibull)
+@closed_form(f.Weibull, f.Weibull)
 def _weibull(ops: Any, p: Any, q: Any) -> Array:
     # -log x is Gumbel, of location -log(scale) and scale 1/concentration.
     return _gumbel_kl(ops, q.concentration, p.concentration, q.concentration * log_ratio(ops, q.scale, p.scale))
 
 
-@closed_form(InverseWeibull, InverseWeibull)
+@closed_form(f.InverseWeibull, f.InverseWeibull)
 def _inverse_weibull(ops: Any, p: Any, q: Any) -> Array:
     return _gumbel_kl(ops, q.concentration, p.concentration, q.concentration * log_ratio(ops, p.scale, q.scale))
 
@@ -230,55 +206,43 @@ def power_kl(ops: Any, v: str, p: Power, q: Power, difference: Array | None = No
     return q.k * any_phi(ops, log_mean) + gamma_gap(ops, p.k, q.k, h) + (gap(ops, r, r * 0.0 + 1.0, c) + c * (h / p.k)) + q.k * rest
 
 
+# Laws whose KL with a law of the same family is simpler, and stands above.
+_SIMPLER = (
+    f.Gamma, f.GammaScale, f.ExpGamma, f.InverseGamma, f.ExpInverseGamma, f.Exponential, f.HalfNormal,
+    f.Rayleigh, f.Maxwell, f.Levy, f.Nakagami, f.Weibull, f.InverseWeibull, f.Gumbel,
+)  # fmt: skip
+# Gamma distributions under four names. The pairs of these stand below.
+_GAMMAS = (f.Gamma, f.GammaScale, f.Exponential, f.Chi2)
+
+
 def _register_powers() -> None:
-    for v, families in POWERS.items():
-        for first, as_p in families.items():
-            for second, as_q in families.items():
-                if (first, second) in _APART:
+    apart = {(x, x) for x in _SIMPLER} | {(x, y) for x in _GAMMAS for y in _GAMMAS}
+    for v, laws in POWERS.items():
+        for first, as_p in laws.items():
+            for second, as_q in laws.items():
+                if (first, second) in apart:
                     continue
 
                 def function(ops: Any, p: Any, q: Any, v: str = v, as_p: Any = as_p, as_q: Any = as_q) -> Array:
                     return power_kl(ops, v, as_p(p), as_q(q))
 
+                function.__doc__ = power_kl.__doc__
                 closed_form(first, second)(function)
 
 
-# Those above, which are simpler.
-_APART: set[tuple[Any, Any]] = {
-    (f, f)
-    for f in (
-        Gamma,
-        GammaScale,
-        ExpGamma,
-        InverseGamma,
-        ExpInverseGamma,
-        Exponential,
-        HalfNormal,
-        Rayleigh,
-        Maxwell,
-        Levy,
-        Nakagami,
-        Weibull,
-        InverseWeibull,
-        Gumbel,
-    )
-}
-# Mixed parameterisations, and what is a Gamma distribution, below.
-_GAMMAS = (Gamma, GammaScale, Exponential, Chi2)
-_APART |= {(f, g) for f in _GAMMAS for g in _GAMMAS}
 _register_powers()
 
 
 def _rate(ops: Any, g: Any) -> tuple[Array, Array, Array]:
     """Concentration, and the rate as a quotient."""
-    if isinstance(g, Exponential):
+    if isinstance(g, f.Exponential):
         one = g.rate * 0.0 + 1.0
         return one, g.rate, one
-    if isinstance(g, Chi2):
+    if isinstance(g, f.Chi2):
         return 0.5 * g.df, g.df * 0.0 + 0.5, g.df * 0.0 + 1.0
-    if isinstance(g, Nakagami):  # of x²
+    if isinstance(g, f.Nakagami):  # of x²
         return g.concentration, g.concentration, g.spread
-    if isinstance(g, GammaScale):
+    if isinstance(g, f.GammaScale):
         return g.concentration, g.concentration * 0.0 + 1.0, g.scale
     return g.concentration, g.rate, g.rate * 0.0 + 1.0
 
@@ -293,18 +257,18 @@ def _gammas(ops: Any, p: Any, q: Any) -> Array:
     return b * gap(ops, left * a, right * b, difference) + gamma_gap(ops, a, b)
 
 
-closed_form(Nakagami, Nakagami)(_gammas)
+closed_form(f.Nakagami, f.Nakagami)(_gammas)
 for _first in _GAMMAS:
     for _second in _GAMMAS:
-        if (_first, _second) not in ((Gamma, Gamma), (GammaScale, GammaScale), (Exponential, Exponential)):
+        if (_first, _second) not in ((f.Gamma, f.Gamma), (f.GammaScale, f.GammaScale), (f.Exponential, f.Exponential)):
             closed_form(_first, _second)(_gammas)
 
 
 def _register_normals() -> None:
     """log v of a LogNormal variable (or a Normal one itself) is normal too."""
-    for v, families in POWERS.items():
-        normal: Any = LogNormal if v in ("x", "1/x") else Normal
-        for family, as_power in families.items():
+    for v, laws in POWERS.items():
+        normal: Any = f.LogNormal if v in ("x", "1/x") else f.Normal
+        for family, as_power in laws.items():
 
             def from_normal(ops: Any, p: Any, q: Any, v: str = v, as_power: Any = as_power) -> Array:
                 return _normal_power(ops, v, p, as_power(q))
@@ -312,6 +276,7 @@ def _register_normals() -> None:
             def to_normal(ops: Any, p: Any, q: Any, v: str = v, as_power: Any = as_power) -> Array:
                 return _power_normal(ops, v, as_power(p), q)
 
+            from_normal.__doc__, to_normal.__doc__ = _normal_power.__doc__, _power_normal.__doc__
             closed_form(normal, family)(from_normal)
             closed_form(family, normal)(to_normal)
 
@@ -326,7 +291,7 @@ def _mean_log(ops: Any, v: str, mean: Array, x: Power) -> Array:
 
 
 def _normal_power(ops: Any, v: str, p: Any, q: Power) -> Array:
-    # E[y] = rate exp(n μ + n² σ²/2): KL = k φ(log(E[y]/k)) + gap(k n² σ²)/2 + what log Γ(k) has beyond Stirling's formula.
+    """With E[y] = rate exp(n μ + n² σ²/2), KL = k φ(log(E[y]/k)) + gap(k n² σ²)/2 + stirling_excess(k)."""
     n = q.n / q.d
     spread = square(n * p.scale)
     log_mean = n * _mean_log(ops, v, p.loc, q) + 0.5 * spread + log_ratio(ops, q.rate, q.k)
@@ -334,7 +299,9 @@ def _normal_power(ops: Any, v: str, p: Any, q: Power) -> Array:
 
 
 def _power_normal(ops: Any, v: str, p: Power, q: Any) -> Array:
-    # log y has mean ψ(k) and variance ψ'(k): gap(variance/σ²)/2 + (distance of the means/σ)²/2 + what the entropy lacks to a normal one's.
+    """log y has mean ψ(k) and variance ψ'(k). With N a normal variable of that variance,
+    KL = gap(variance/σ²)/2 + (distance of the means/σ)²/2 + (entropy of N - entropy of log y).
+    The last term is `log_gamma_entropy_gap`."""
     n = p.n / p.d
     variance = trigamma(ops, p.k)
     mean = (digamma(ops, p.k) - ops.log(p.rate)) / n
@@ -345,7 +312,7 @@ def _power_normal(ops: Any, v: str, p: Power, q: Any) -> Array:
 _register_normals()
 
 
-@closed_form(Gamma, Normal)
+@closed_form(f.Gamma, f.Normal)
 def _gamma_normal(ops: Any, p: Any, q: Any) -> Array:
     # gap(variance/σ²)/2 + (distance of the means/σ)²/2 + what the entropy lacks to a normal one's.
     k, rate = p.concentration, p.rate
@@ -353,7 +320,7 @@ def _gamma_normal(ops: Any, p: Any, q: Any) -> Array:
     return 0.5 * (gap(ops, k, square(rate * q.scale)) + square(mean)) + gamma_entropy_gap(ops, k)
 
 
-@closed_form(LogNormal, Normal)
+@closed_form(f.LogNormal, f.Normal)
 def _log_normal_normal(ops: Any, p: Any, q: Any) -> Array:
     # The same; with v = σ_p², entropy lacks log(expm1(v)/v)/2 + v/2, expm1(v)/v = 1 + φ(v)/v.
     v = square(p.scale)
@@ -363,7 +330,7 @@ def _log_normal_normal(ops: Any, p: Any, q: Any) -> Array:
     return 0.5 * (gap(ops, variance, square(q.scale)) + square((mean - q.loc) / q.scale)) + 0.5 * (ops.log1p(over) + v)
 
 
-@closed_form(Gamma, Gumbel)
+@closed_form(f.Gamma, f.Gumbel)
 def _gamma_gumbel(ops: Any, p: Any, q: Any) -> Array:
     # E[exp(-x/β)] = (1 + v)^-k, v = 1/(rate β). With L = μ/β - k log(1 + v):
     # φ(L) + 1 + k (v - log(1 + v)) - log v - entropy of Gamma(k, 1).

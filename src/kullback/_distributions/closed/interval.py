@@ -8,21 +8,8 @@ from typing import Any
 
 from ..._divergences import kl
 from ..._pairs import phi
+from .. import families as f
 from ..curves import absolute, log1p_remainder, sinhc, sinhc_remainder, square
-from ..families import (
-    Beta,
-    ContinuousBernoulli,
-    ContinuousBernoulliLogits,
-    Dirichlet,
-    Exponential,
-    Gamma,
-    Gumbel,
-    Kumaraswamy,
-    Laplace,
-    Normal,
-    Pareto,
-    Uniform,
-)
 from ..registry import closed_form
 from ..special import (
     digamma,
@@ -77,7 +64,7 @@ def _jensen(ops: Any, low: Array, high: Array) -> Array:
     return ops.where(near, series, 1.0 - ((1.0 + far) * ops.log1p(far) - end) / (2.0 * far))
 
 
-@closed_form(Uniform, Uniform)
+@closed_form(f.Uniform, f.Uniform)
 def _uniform(ops: Any, p: Any, q: Any) -> Array:
     # log of the ratio of the widths, whose difference is accurate where the ends are close.
     inside = (p.low >= q.low) & (p.high <= q.high)
@@ -94,14 +81,14 @@ def _log_width(ops: Any, p: Any) -> Array:
     return ops.log(ops.where(width > 0.0, width, 1.0))
 
 
-@closed_form(Uniform, Normal)
+@closed_form(f.Uniform, f.Normal)
 def _uniform_normal(ops: Any, p: Any, q: Any) -> Array:
     width, middle = p.high - p.low, 0.5 * (p.low + p.high)
     squares = square(width / q.scale) / 12.0 + square((middle - q.loc) / q.scale)
     return _within(ops, p, 0.5 * squares + _HALF_LOG_2PI - log_ratio(ops, ops.where(width > 0.0, width, 1.0), q.scale), width > 0.0)
 
 
-@closed_form(Uniform, Laplace)
+@closed_form(f.Uniform, f.Laplace)
 def _uniform_laplace(ops: Any, p: Any, q: Any) -> Array:
     width, middle = p.high - p.low, 0.5 * (p.low + p.high)
     safe = ops.where(width > 0.0, width, 1.0)
@@ -112,12 +99,12 @@ def _uniform_laplace(ops: Any, p: Any, q: Any) -> Array:
     return _within(ops, p, distance / q.scale + math.log(2.0) - log_ratio(ops, safe, q.scale), width > 0.0)
 
 
-@closed_form(Uniform, Exponential)
+@closed_form(f.Uniform, f.Exponential)
 def _uniform_exponential(ops: Any, p: Any, q: Any) -> Array:
     return _within(ops, p, 0.5 * q.rate * (p.low + p.high) - ops.log(q.rate) - _log_width(ops, p), p.low >= 0.0)
 
 
-@closed_form(Uniform, Gamma)
+@closed_form(f.Uniform, f.Gamma)
 def _uniform_gamma(ops: Any, p: Any, q: Any) -> Array:
     inside = (p.low >= 0.0) & (p.high > p.low)
     low, high = ops.where(inside, p.low, 0.0), ops.where(inside, p.high, 1.0)
@@ -126,7 +113,7 @@ def _uniform_gamma(ops: Any, p: Any, q: Any) -> Array:
     return _within(ops, p, gamma_cross(ops, q.concentration, q.rate, mean, jensen, ops.log(mean) - jensen) - _log_width(ops, p), inside)
 
 
-@closed_form(Uniform, Gumbel)
+@closed_form(f.Uniform, f.Gumbel)
 def _uniform_gumbel(ops: Any, p: Any, q: Any) -> Array:
     # E[exp(-x/β)] = exp(-low/β) (1 - e^-w)/w, w = width/β
     w = (p.high - p.low) / q.scale
@@ -136,7 +123,7 @@ def _uniform_gumbel(ops: Any, p: Any, q: Any) -> Array:
     return _within(ops, p, middle + power - ops.log(safe), w > 0.0)
 
 
-@closed_form(Uniform, Pareto)
+@closed_form(f.Uniform, f.Pareto)
 def _uniform_pareto(ops: Any, p: Any, q: Any) -> Array:
     # (α + 1) E[log(x/m)] - log α - log(width/m)
     inside = (p.low >= q.scale) & (p.high > p.low)
@@ -148,7 +135,7 @@ def _uniform_pareto(ops: Any, p: Any, q: Any) -> Array:
     return _within(ops, p, value, inside)
 
 
-@closed_form(Uniform, Beta)
+@closed_form(f.Uniform, f.Beta)
 def _uniform_beta(ops: Any, p: Any, q: Any) -> Array:
     # That of Beta(1, 1), and what the interval lacks: -log(width) - Σ (c - 1) (E[log x] + 1).
     inside = (p.low >= 0.0) & (p.high <= 1.0) & (p.high > p.low)
@@ -188,7 +175,7 @@ def _dirichlet_kl(ops: Any, alpha: Array, beta: Array) -> Array:
     return ops.squeeze(shape + (own - total), axes)
 
 
-@closed_form(Dirichlet, Dirichlet)
+@closed_form(f.Dirichlet, f.Dirichlet)
 def _dirichlet(ops: Any, p: Any, q: Any) -> Array:
     alpha, beta = ops.broadcast([p.concentration, q.concentration])
     return dirichlet_kl(ops, alpha, beta)
@@ -210,25 +197,25 @@ def _beta_kl(ops: Any, a: Array, b: Array, c: Array, d: Array) -> Array:
     return shape + (own - gamma_gap(ops, total_p, total_q, (c - a) + (d - b)))
 
 
-@closed_form(Beta, Beta)
+@closed_form(f.Beta, f.Beta)
 def _beta(ops: Any, p: Any, q: Any) -> Array:
     return beta_kl(ops, p.concentration1, p.concentration0, q.concentration1, q.concentration0)
 
 
-@closed_form(Beta, Dirichlet)
-@closed_form(Dirichlet, Beta)
+@closed_form(f.Beta, f.Dirichlet)
+@closed_form(f.Dirichlet, f.Beta)
 def _beta_dirichlet(ops: Any, p: Any, q: Any) -> Array:
     # (x, 1 - x), of two categories.
-    beta, dirichlet = (p, q) if isinstance(p, Beta) else (q, p)
+    beta, dirichlet = (p, q) if isinstance(p, f.Beta) else (q, p)
     c = dirichlet.concentration
     if c.shape[-1] != 2:
         raise ValueError(f"a Beta distribution is a Dirichlet distribution of 2 categories, and the other has {c.shape[-1]}")
-    pair = (beta.concentration1, beta.concentration0), (c[..., 0], c[..., 1])
-    (a, b), (c1, c0) = pair if isinstance(p, Beta) else pair[::-1]
+    both = (beta.concentration1, beta.concentration0), (c[..., 0], c[..., 1])
+    (a, b), (c1, c0) = both if isinstance(p, f.Beta) else both[::-1]
     return beta_kl(ops, a, b, c1, c0)
 
 
-@closed_form(Beta, Uniform)
+@closed_form(f.Beta, f.Uniform)
 def _beta_uniform(ops: Any, p: Any, q: Any) -> Array:
     one = p.concentration1 * 0.0 + 1.0
     inside = (q.low <= 0.0) & (q.high >= 1.0)
@@ -237,7 +224,7 @@ def _beta_uniform(ops: Any, p: Any, q: Any) -> Array:
     return ops.where(q.high > q.low, ops.where(inside, value, math.inf), math.nan)
 
 
-@closed_form(Beta, Normal)
+@closed_form(f.Beta, f.Normal)
 def _beta_normal(ops: Any, p: Any, q: Any) -> Array:
     # gap(variance/σ²)/2 + (distance of the means/σ)²/2 + what the entropy lacks to a normal one's:
     # with N = gamma_entropy_gap and n = a + b, N(a) + N(b) - N(n) + ψ(n) - log(n (n + 1))/2.
@@ -266,7 +253,7 @@ def _beta_normal(ops: Any, p: Any, q: Any) -> Array:
     return 0.5 * (gap(ops, variance, square(q.scale)) + square(mean)) + ops.where(large, series, direct)
 
 
-@closed_form(Beta, Gamma)
+@closed_form(f.Beta, f.Gamma)
 def _beta_gamma(ops: Any, p: Any, q: Any) -> Array:
     # That of Gamma(a, n) for P, n = a + b, and H(n) - H(b) + c (ψ(n) - log n), H the entropy of Gamma(·, 1), c of Q.
     a, b = p.concentration1, p.concentration0
@@ -275,13 +262,13 @@ def _beta_gamma(ops: Any, p: Any, q: Any) -> Array:
     return gamma_kl(ops, a, n, q.concentration, q.rate) + entropies + q.concentration * digamma_less_log(ops, n)
 
 
-@closed_form(Kumaraswamy, Kumaraswamy)
+@closed_form(f.Kumaraswamy, f.Kumaraswamy, when="equal concentration1")
 def _kumaraswamy(ops: Any, p: Any, q: Any) -> Array:
     # Of one concentration1: -log(1 - x^a) is exponential of rate b. Else NaN.
     return ops.where(p.concentration1 == q.concentration1, gap(ops, q.concentration0, p.concentration0), math.nan)
 
 
-@closed_form(Kumaraswamy, Uniform)
+@closed_form(f.Kumaraswamy, f.Uniform)
 def _kumaraswamy_uniform(ops: Any, p: Any, q: Any) -> Array:
     # log(a b) + (a - 1) E[log x] + (b - 1) E[log(1 - x^a)], the means -(γ + ψ(b + 1))/a and -1/b.
     a, b = p.concentration1, p.concentration0
@@ -295,14 +282,14 @@ def _kumaraswamy_uniform(ops: Any, p: Any, q: Any) -> Array:
 
 
 def _half_logits(ops: Any, x: Any) -> Array:
-    if isinstance(x, ContinuousBernoulliLogits):
+    if isinstance(x, f.ContinuousBernoulliLogits):
         return 0.5 * x.logits
     return 0.5 * log_ratio(ops, x.probs, 1.0 - x.probs, (x.probs - 0.5) * 2.0)
 
 
 def _continuous_bernoulli(ops: Any, p: Any, q: Any) -> Array:
     a, b = _half_logits(ops, p), _half_logits(ops, q)
-    if isinstance(p, ContinuousBernoulli) and isinstance(q, ContinuousBernoulli):
+    if isinstance(p, f.ContinuousBernoulli) and isinstance(q, f.ContinuousBernoulli):
         # The difference of the logits, from probabilities: log of the ratio of the odds.
         odds_q, odds_p = q.probs * (1.0 - p.probs), p.probs * (1.0 - q.probs)
         return sinhc_remainder(ops, a, b, 0.5 * log_ratio(ops, odds_q, odds_p, q.probs - p.probs))
@@ -350,12 +337,12 @@ def _beta_cb(ops: Any, p: Any, q: Any) -> Array:
     return beta_kl(ops, a, b, one, one) + sinhc(ops, x).value - x * ((a - b) / (a + b))
 
 
-_CB = (ContinuousBernoulli, ContinuousBernoulliLogits)
+_CB = (f.ContinuousBernoulli, f.ContinuousBernoulliLogits)
 for _family in _CB:
-    closed_form(_family, Exponential)(_cb_exponential)
-    closed_form(_family, Normal)(_cb_normal)
-    closed_form(_family, Uniform)(_cb_uniform)
-    closed_form(Uniform, _family)(_uniform_cb)
-    closed_form(Beta, _family)(_beta_cb)
+    closed_form(_family, f.Exponential)(_cb_exponential)
+    closed_form(_family, f.Normal)(_cb_normal)
+    closed_form(_family, f.Uniform)(_cb_uniform)
+    closed_form(f.Uniform, _family)(_uniform_cb)
+    closed_form(f.Beta, _family)(_beta_cb)
     for _other in _CB:
         closed_form(_family, _other)(_continuous_bernoulli)

@@ -6,21 +6,8 @@ import math
 from typing import Any
 
 from ..._pairs import phi
+from .. import families as f
 from ..curves import Bessel, absolute, any_phi, mean_distance, sinhc, square
-from ..families import (
-    Cauchy,
-    Exponential,
-    GeneralizedNormal,
-    HalfCauchy,
-    HalfNormal,
-    Laplace,
-    Logistic,
-    LogitNormal,
-    LogNormal,
-    Normal,
-    NormalLogScale,
-    VonMises,
-)
 from ..registry import closed_form, in_float32
 from ..special import gap
 from .gammas import Power, power_kl
@@ -34,52 +21,52 @@ def _scales(ops: Any, p: Array, q: Array) -> Array:
     return 0.5 * square(change) + gap(ops, p, q, change=change)
 
 
-@closed_form(Normal, Normal)
-@closed_form(LogNormal, LogNormal)
-@closed_form(LogitNormal, LogitNormal)
+@closed_form(f.Normal, f.Normal)
+@closed_form(f.LogNormal, f.LogNormal)
+@closed_form(f.LogitNormal, f.LogitNormal)
 @in_float32
 def _normal(ops: Any, p: Any, q: Any) -> Array:
     return _scales(ops, p.scale, q.scale) + 0.5 * square((p.loc - q.loc) / q.scale)
 
 
-@closed_form(NormalLogScale, NormalLogScale)
+@closed_form(f.NormalLogScale, f.NormalLogScale)
 def _normal_log_scale(ops: Any, p: Any, q: Any) -> Array:
     return 0.5 * (any_phi(ops, 2.0 * (p.log_scale - q.log_scale)) + square((p.loc - q.loc) / ops.exp(q.log_scale)))
 
 
-@closed_form(NormalLogScale, Normal)
+@closed_form(f.NormalLogScale, f.Normal)
 def _log_scale_normal(ops: Any, p: Any, q: Any) -> Array:
     return _scales(ops, ops.exp(p.log_scale), q.scale) + 0.5 * square((p.loc - q.loc) / q.scale)
 
 
-@closed_form(Normal, NormalLogScale)
+@closed_form(f.Normal, f.NormalLogScale)
 def _normal_to_log_scale(ops: Any, p: Any, q: Any) -> Array:
     scale = ops.exp(q.log_scale)
     return _scales(ops, p.scale, scale) + 0.5 * square((p.loc - q.loc) / scale)
 
 
-@closed_form(HalfNormal, Normal)
+@closed_form(f.HalfNormal, f.Normal)
 def _half_normal_normal(ops: Any, p: Any, q: Any) -> Array:
     # E[x] = σ√(2/π). For Q centred at 0 that of the half lines, and log 2.
     mean = (p.scale * math.sqrt(2.0 / math.pi) - 0.5 * q.loc) / q.scale
     return _scales(ops, p.scale, q.scale) + math.log(2.0) - q.loc / q.scale * mean
 
 
-@closed_form(Laplace, Laplace)
+@closed_form(f.Laplace, f.Laplace)
 def _laplace(ops: Any, p: Any, q: Any) -> Array:
     # With r = b_p/b_q and x = |Δ|/b_p: (r - 1 - log r) + r (e^-x - 1 + x)
     distance = absolute(ops, p.loc - q.loc) / p.scale
     return gap(ops, p.scale, q.scale) + p.scale / q.scale * phi(ops, -distance)
 
 
-@closed_form(Laplace, Normal)
+@closed_form(f.Laplace, f.Normal)
 def _laplace_normal(ops: Any, p: Any, q: Any) -> Array:
     # Variance 2 b²; its entropy lacks (log π - 1)/2 to that of the normal distribution of the same variance.
     ratio = p.scale / q.scale
     return 0.5 * (gap(ops, 2.0 * ratio * ratio, ratio * 0.0 + 1.0) + square((p.loc - q.loc) / q.scale)) + 0.5 * (math.log(math.pi) - 1.0)
 
 
-@closed_form(Normal, Laplace)
+@closed_form(f.Normal, f.Laplace)
 def _normal_laplace(ops: Any, p: Any, q: Any) -> Array:
     # -log(2πe σ²)/2 + log(2b) + E|x - μ|/b: with u = √(2/π) σ/b, the mean distance for one location, (u - 1 - log u) + 1/2 - log(π/2),
     # and more of it the farther apart.
@@ -88,7 +75,7 @@ def _normal_laplace(ops: Any, p: Any, q: Any) -> Array:
     return gap(ops, u, u * 0.0 + 1.0) + p.scale / q.scale * distance + (0.5 - math.log(math.pi / 2.0))
 
 
-@closed_form(Exponential, Laplace)
+@closed_form(f.Exponential, f.Laplace)
 def _exponential_laplace(ops: Any, p: Any, q: Any) -> Array:
     # u = 1/(rate b): (u - 1 - log u) + log 2, and for a location of m = rate loc: -u m where m <= 0, else u (m - 2 + 2 e^-m).
     m = p.rate * q.loc
@@ -105,28 +92,31 @@ def _cauchy_scales(ops: Any, p: Array, q: Array, distance: Array) -> Array:
     return ops.log1p(0.25 * ((p - q) / p * ((p - q) / q) + distance / p * (distance / q)))
 
 
-@closed_form(Cauchy, Cauchy)
+@closed_form(f.Cauchy, f.Cauchy)
 def _cauchy(ops: Any, p: Any, q: Any) -> Array:
     return _cauchy_scales(ops, p.scale, q.scale, p.loc - q.loc)
 
 
-@closed_form(HalfCauchy, HalfCauchy)
+@closed_form(f.HalfCauchy, f.HalfCauchy)
 def _half_cauchy(ops: Any, p: Any, q: Any) -> Array:
     # No more than that of the whole Cauchy distributions: both densities are doubled.
     return _cauchy_scales(ops, p.scale, q.scale, 0.0)
 
 
-@closed_form(HalfCauchy, Cauchy)
+@closed_form(f.HalfCauchy, f.Cauchy, when="a location of 0")
 def _half_cauchy_cauchy(ops: Any, p: Any, q: Any) -> Array:
     # Of one location only; else NaN, and there is no closed form.
     return ops.where(q.loc == 0.0, _cauchy_scales(ops, p.scale, q.scale, 0.0) + math.log(2.0), math.nan)
 
 
-@closed_form(Logistic, Logistic)
+@closed_form(f.Logistic, f.Logistic, when="equal scales")
 def _logistic(ops: Any, p: Any, q: Any) -> Array:
     # Of one scale: 2 (x coth x - 1) = 2 x L'(x), x = Δ/(2 scale), L = log(sinh(x)/x). Else NaN.
     x = 0.5 * ((p.loc - q.loc) / q.scale)
     return ops.where(p.scale == q.scale, 2.0 * x * sinhc(ops, x).slope, math.nan)
+
+
+_CENTRED = "equal locations, or power 2 of Q"
 
 
 def _generalized(power: Array, scale: Array) -> Power:
@@ -135,7 +125,7 @@ def _generalized(power: Array, scale: Array) -> Power:
     return Power((zero + 1.0) / power, power, zero + 1.0, zero + 1.0, zero + scale, zero)
 
 
-@closed_form(GeneralizedNormal, GeneralizedNormal)
+@closed_form(f.GeneralizedNormal, f.GeneralizedNormal, when=_CENTRED)
 def _generalized_normal(ops: Any, p: Any, q: Any) -> Array:
     # Of one location: that of the distances to it. Or Q normal: their variance and distance. Else NaN.
     same = p.loc == q.loc
@@ -147,22 +137,22 @@ def _generalized_normal(ops: Any, p: Any, q: Any) -> Array:
 
 def _as_generalized(ops: Any, x: Any) -> tuple[Array, Power]:
     """Location, and the rest; Normal(loc, s) has power 2 and rate 1/2, Laplace power 1."""
-    if isinstance(x, GeneralizedNormal):
+    if isinstance(x, f.GeneralizedNormal):
         return x.loc, _generalized(x.power, x.scale)
-    two = isinstance(x, Normal)
+    two = isinstance(x, f.Normal)
     zero = x.scale * 0.0
     power = zero + (2.0 if two else 1.0)
     return x.loc, Power((zero + 1.0) / power, power, zero + 1.0, zero + (0.5 if two else 1.0), zero + x.scale, zero)
 
 
-@closed_form(GeneralizedNormal, Normal)
-@closed_form(GeneralizedNormal, Laplace)
-@closed_form(Normal, GeneralizedNormal)
-@closed_form(Laplace, GeneralizedNormal)
+@closed_form(f.GeneralizedNormal, f.Normal)
+@closed_form(f.GeneralizedNormal, f.Laplace, when="equal locations")
+@closed_form(f.Normal, f.GeneralizedNormal, when=_CENTRED)
+@closed_form(f.Laplace, f.GeneralizedNormal, when=_CENTRED)
 def _generalized_mixed(ops: Any, p: Any, q: Any) -> Array:
     (p_loc, first), (q_loc, second) = _as_generalized(ops, p), _as_generalized(ops, q)
     value = power_kl(ops, "x", first, second, (first.n - second.n) / (first.n * second.n))
-    if isinstance(q, Normal):
+    if isinstance(q, f.Normal):
         return value + 0.5 * square((p_loc - q_loc) / q.scale)
     normal = second.n == 2.0
     squares = square((p_loc - q_loc) / q.scale)
@@ -172,7 +162,7 @@ def _generalized_mixed(ops: Any, p: Any, q: Any) -> Array:
 _CIRCLE = Bessel(0.0)
 
 
-@closed_form(VonMises, VonMises)
+@closed_form(f.VonMises, f.VonMises)
 def _von_mises(ops: Any, p: Any, q: Any) -> Array:
     # The remainder of log I_0, and κ_q A(κ_p) (1 - cos Δ).
     slope = _CIRCLE.both(ops, p.concentration)[1]

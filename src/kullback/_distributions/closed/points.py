@@ -9,29 +9,16 @@ import math
 from typing import Any
 
 from ..._divergences import kl
-from .. import families
+from .. import families as f
 from ..curves import square
-from ..families import (
-    Bernoulli,
-    BernoulliLogits,
-    Binomial,
-    BinomialLogits,
-    Categorical,
-    Delta,
-    Geometric,
-    GeometricLogits,
-    NegativeBinomial,
-    NegativeBinomialLogits,
-    Poisson,
-)
 from ..registry import closed_form
 from ..special import log_gamma
-from .counts import _failure, _success
+from .counts import BERNOULLI, BINOMIAL, GEOMETRIC, NEGATIVE, failure_of, success_of
 
 Array = Any
 
 
-@closed_form(Delta, Delta)
+@closed_form(f.Delta, f.Delta)
 def _delta(ops: Any, p: Any, q: Any) -> Array:
     distance = square(p.value - q.value)
     # Equal infinities are no number apart.
@@ -50,15 +37,15 @@ def _times(ops: Any, k: Array, probability: Array) -> Array:
 
 def _log_mass(ops: Any, q: Any, k: Array) -> Array:
     """log Q{k}, for a k that Q can take."""
-    if isinstance(q, Poisson):
+    if isinstance(q, f.Poisson):
         return _times(ops, k, q.rate) - q.rate - log_gamma(ops, k + 1.0)
-    success, failure = _success(ops, q), _failure(ops, q)
-    if isinstance(q, (Geometric, GeometricLogits)):
+    success, failure = success_of(ops, q), failure_of(ops, q)
+    if isinstance(q, GEOMETRIC):
         return ops.log(success) + _times(ops, k, failure)
-    if isinstance(q, (NegativeBinomial, NegativeBinomialLogits)):
+    if isinstance(q, NEGATIVE):
         ways = log_gamma(ops, k + q.total_count) - log_gamma(ops, k + 1.0) - log_gamma(ops, q.total_count)
         return ways + _times(ops, q.total_count, failure) + _times(ops, k, success)
-    if isinstance(q, (Bernoulli, BernoulliLogits)):
+    if isinstance(q, BERNOULLI):
         return _times(ops, k, success) + _times(ops, 1.0 - k, failure)
     return _choose(ops, q.total_count, k) + _times(ops, k, success) + _times(ops, q.total_count - k, failure)
 
@@ -70,9 +57,9 @@ def _rounded(ops: Any, x: Array) -> Array:
 
 def _possible(ops: Any, q: Any, k: Array) -> Array:
     can = _rounded(ops, k) & (k >= 0.0)
-    if isinstance(q, (Bernoulli, BernoulliLogits)):
+    if isinstance(q, BERNOULLI):
         return can & (k <= 1.0)
-    return can & (k <= q.total_count) if isinstance(q, (Binomial, BinomialLogits)) else can
+    return can & (k <= q.total_count) if isinstance(q, BINOMIAL) else can
 
 
 def _delta_counts(ops: Any, p: Any, q: Any) -> Array:
@@ -87,20 +74,9 @@ def _counts_delta(ops: Any, p: Any, q: Any) -> Array:
     return ops.where(certain, 0.0 * q.value, math.inf)
 
 
-_COUNTS = (
-    Bernoulli,
-    BernoulliLogits,
-    Binomial,
-    BinomialLogits,
-    Poisson,
-    Geometric,
-    GeometricLogits,
-    NegativeBinomial,
-    NegativeBinomialLogits,
-)
-for _family in _COUNTS:
-    closed_form(Delta, _family)(_delta_counts)
-    closed_form(_family, Delta)(_counts_delta)
+for _family in (*BERNOULLI, *BINOMIAL, f.Poisson, *GEOMETRIC, *NEGATIVE):
+    closed_form(f.Delta, _family)(_delta_counts)
+    closed_form(_family, f.Delta)(_counts_delta)
 
 
 def _one_hot(ops: Any, index: Array, like: Array) -> tuple[Array, Array]:
@@ -118,29 +94,14 @@ def _of_category(ops: Any, there: Array, value: Array) -> Array:
     return ops.where(ops.isnan(there), there, ops.where(there == 0.0, math.inf, value))
 
 
-@closed_form(Delta, Categorical)
+@closed_form(f.Delta, f.Categorical)
 def _delta_categorical(ops: Any, p: Any, q: Any) -> Array:
     hot, there = _one_hot(ops, p.value, q.values)
     return _of_category(ops, there, kl(hot, q.values, form=("probs", q.form), check=False))
 
 
-@closed_form(Categorical, Delta)
+@closed_form(f.Categorical, f.Delta)
 def _categorical_delta(ops: Any, p: Any, q: Any) -> Array:
     # 0 where P is that category with certainty, else inf.
     hot, there = _one_hot(ops, q.value, p.values)
     return _of_category(ops, there, kl(p.values, hot, form=(p.form, "probs"), check=False))
-
-
-def _apart(ops: Any, p: Any, q: Any) -> Array:
-    """inf, of the shape of the batches."""
-    total: Any = 0.0
-    for side in (p, q):
-        for x in side.parameters().values():
-            total = total + ops.where(ops.isnan(x), x, math.inf)
-    return total
-
-
-for _other in [x for x in vars(families).values() if isinstance(x, type) and issubclass(x, families.Record)]:
-    if _other.support in ("real", "positive", "unit", "above", "interval", "truncated"):
-        closed_form(Delta, _other)(_apart)
-        closed_form(_other, Delta)(_apart)

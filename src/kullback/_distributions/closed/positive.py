@@ -5,15 +5,15 @@ from __future__ import annotations
 import math
 from typing import Any
 
+from .. import families as f
 from ..curves import log1p_remainder, square
-from ..families import Exponential, Gamma, InverseGaussian, Normal, Pareto
 from ..registry import closed_form
 from ..special import gap, log_ratio, stirling_excess
 
 Array = Any
 
 
-@closed_form(Pareto, Pareto)
+@closed_form(f.Pareto, f.Pareto)
 def _pareto(ops: Any, p: Any, q: Any) -> Array:
     # inf where P reaches below Q; else (α_q/α_p - 1 - log(α_q/α_p)) + α_q log(m_p/m_q)
     inside = p.scale >= q.scale
@@ -30,7 +30,7 @@ def gamma_cross(ops: Any, k: Array, rate: Array, mean: Array, jensen: Array, mea
     return k * (gap(ops, rate * mean, k) + jensen) + mean_log + stirling
 
 
-@closed_form(Pareto, Gamma)
+@closed_form(f.Pareto, f.Gamma)
 def _pareto_gamma(ops: Any, p: Any, q: Any) -> Array:
     # inf where P has no mean. E[log x] = log m + 1/α, entropy log(m/α) + 1 + 1/α.
     finite = p.concentration > 1.0
@@ -41,7 +41,7 @@ def _pareto_gamma(ops: Any, p: Any, q: Any) -> Array:
     return ops.where(finite, cross + ops.log(alpha) - ops.log(p.scale) - 1.0 - 1.0 / alpha, math.inf)
 
 
-@closed_form(Pareto, Exponential)
+@closed_form(f.Pareto, f.Exponential)
 def _pareto_exponential(ops: Any, p: Any, q: Any) -> Array:
     finite = p.concentration > 1.0
     alpha = ops.where(finite, p.concentration, 2.0)
@@ -49,7 +49,7 @@ def _pareto_exponential(ops: Any, p: Any, q: Any) -> Array:
     return ops.where(finite, ops.log(alpha) - ops.log(reach) - 1.0 - 1.0 / alpha + reach * (alpha / (alpha - 1.0)), math.inf)
 
 
-@closed_form(Pareto, Normal)
+@closed_form(f.Pareto, f.Normal)
 def _pareto_normal(ops: Any, p: Any, q: Any) -> Array:
     # inf where P has no variance, which is m² α/((α - 1)² (α - 2)).
     finite = p.concentration > 2.0
@@ -64,7 +64,7 @@ def _pareto_normal(ops: Any, p: Any, q: Any) -> Array:
     return ops.where(finite, value, math.inf)
 
 
-@closed_form(InverseGaussian, InverseGaussian)
+@closed_form(f.InverseGaussian, f.InverseGaussian)
 def _inverse_gaussian(ops: Any, p: Any, q: Any) -> Array:
     # E[1/x] = 1/μ + 1/λ: [λ_q/λ_p - 1 - log(λ_q/λ_p)]/2 + λ_q (μ_p - μ_q)² / (2 μ_p μ_q²)
     shift = (p.loc - q.loc) / q.loc

@@ -10,8 +10,8 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from ..._pairs import phi
+from .. import families as f
 from ..curves import square
-from ..families import Normal, TruncatedNormal, Uniform
 from ..registry import closed_form
 
 Array = Any
@@ -44,7 +44,7 @@ def _constants(ops: Any, x: Array) -> tuple[Array, Array]:
     return tuple(ops.astype(ops.asarray(numbers, x), x.dtype) for numbers in (_NODES, _WEIGHTS))
 
 
-class _Rule(NamedTuple):
+class _Quadrature(NamedTuple):
     """Nodes over [a, b], the weights times the density there relative to its largest, where that is, and half the width."""
 
     z: Array
@@ -53,13 +53,13 @@ class _Rule(NamedTuple):
     half: Array
 
 
-def _rule(ops: Any, a: Array, b: Array) -> _Rule:
+def _quadrature(ops: Any, a: Array, b: Array) -> _Quadrature:
     top = ops.where(a > 0.0, a, ops.where(b < 0.0, b, 0.0))
     half = 0.5 * (b - a)
     nodes, weights = _constants(ops, half)
     z = _along(ops, 0.5 * (a + b)) + _along(ops, half) * nodes
     peak = _along(ops, top)
-    return _Rule(z, weights * ops.exp(-0.5 * ((z - peak) * (z + peak))), top, half)
+    return _Quadrature(z, weights * ops.exp(-0.5 * ((z - peak) * (z + peak))), top, half)
 
 
 def _sum(ops: Any, x: Array) -> Array:
@@ -71,7 +71,7 @@ def _log_mass(ops: Any, x: Any, low: Array, high: Array) -> Array:
     """log ∫ exp(-z²/2) dz over the interval, in units of the scale; -inf where it is empty."""
     a, b = _reach(ops, x, low, high)
     some = b > a
-    rule = _rule(ops, ops.where(some, a, 0.0), ops.where(some, b, 1.0))
+    rule = _quadrature(ops, ops.where(some, a, 0.0), ops.where(some, b, 1.0))
     return ops.where(some, ops.log(rule.half * _sum(ops, rule.weights)) - 0.5 * square(rule.top), -math.inf)
 
 
@@ -86,7 +86,7 @@ def _truncated_kl(ops: Any, p: Any, q: Any) -> Array:
     good = inside & proper
     p_low, p_high = ops.where(good, p.low, p.loc - p.scale), ops.where(good, p.high, p.loc + p.scale)
     low, high = ops.where(good, q.low, p_low), ops.where(good, q.high, p_high)
-    rule = _rule(ops, *_reach(ops, p, p_low, p_high))
+    rule = _quadrature(ops, *_reach(ops, p, p_low, p_high))
     mass = _sum(ops, rule.weights)
     # y = z r + s, r = σ_p/σ_q, s = Δ/σ_q: y - z = z (r - 1) + s, without cancellation.
     ratio, less, shift = p.scale / q.scale, (p.scale - q.scale) / q.scale, _along(ops, (p.loc - q.loc) / q.scale)
@@ -105,20 +105,20 @@ def _truncated_kl(ops: Any, p: Any, q: Any) -> Array:
 
 def _whole(ops: Any, x: Any) -> Any:
     """A Normal distribution is truncated nowhere."""
-    if isinstance(x, TruncatedNormal):
+    if isinstance(x, f.TruncatedNormal):
         return x
     zero = x.loc * 0.0
-    return TruncatedNormal(x.loc, x.scale, zero - math.inf, zero + math.inf)
+    return f.TruncatedNormal(x.loc, x.scale, zero - math.inf, zero + math.inf)
 
 
-@closed_form(TruncatedNormal, TruncatedNormal)
-@closed_form(TruncatedNormal, Normal)
-@closed_form(Normal, TruncatedNormal)
+@closed_form(f.TruncatedNormal, f.TruncatedNormal)
+@closed_form(f.TruncatedNormal, f.Normal)
+@closed_form(f.Normal, f.TruncatedNormal)
 def _truncated(ops: Any, p: Any, q: Any) -> Array:
     return _truncated_kl(ops, _whole(ops, p), _whole(ops, q))
 
 
-@closed_form(Uniform, TruncatedNormal)
+@closed_form(f.Uniform, f.TruncatedNormal)
 def _uniform_truncated(ops: Any, p: Any, q: Any) -> Array:
     # E[z²]/2 + log(mass of Q's interval) - log(width in units of Q's scale)
     inside = (p.low >= q.low) & (p.high <= q.high) & (p.high > p.low)
@@ -130,12 +130,12 @@ def _uniform_truncated(ops: Any, p: Any, q: Any) -> Array:
     return ops.where(proper, ops.where(inside, value, math.inf), math.nan)
 
 
-@closed_form(TruncatedNormal, Uniform)
+@closed_form(f.TruncatedNormal, f.Uniform)
 def _truncated_uniform(ops: Any, p: Any, q: Any) -> Array:
     inside = (p.low >= q.low) & (p.high <= q.high) & (p.high > p.low)
     low, high = ops.where(inside, p.low, p.loc), ops.where(inside, p.high, p.loc + p.scale)
     a, b = _reach(ops, p, low, high)
-    rule = _rule(ops, a, b)
+    rule = _quadrature(ops, a, b)
     squares = _sum(ops, rule.weights * rule.z * rule.z) / _sum(ops, rule.weights)
     width = ops.where(inside, q.high - q.low, p.scale)
     value = ops.log(width / p.scale) - _log_mass(ops, p, low, high) - 0.5 * squares

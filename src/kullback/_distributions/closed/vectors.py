@@ -5,20 +5,8 @@ from __future__ import annotations
 import math
 from typing import Any
 
+from .. import families as f
 from ..curves import square
-from ..families import (
-    InverseWishart,
-    MatrixNormal,
-    MultivariateNormal,
-    MultivariateNormalCovariance,
-    MultivariateNormalDiag,
-    MultivariateNormalLowRank,
-    MultivariateNormalPrecision,
-    MultivariateNormalScale,
-    NormalInverseGamma,
-    NormalInverseWishart,
-    Wishart,
-)
 from ..registry import closed_form
 from ..special import gamma_gap, gap
 from .gammas import gamma_kl
@@ -45,12 +33,12 @@ def _normal_vectors(ops: Any, delta: Array, p: Array, q: Array) -> Array:
     return total(ops, gaps, 1) + 0.5 * (total(ops, change * change, 2) + total(ops, shift * shift, 2))
 
 
-@closed_form(MultivariateNormal, MultivariateNormal)
+@closed_form(f.MultivariateNormal, f.MultivariateNormal)
 def _multivariate_normal(ops: Any, p: Any, q: Any) -> Array:
     return _normal_vectors(ops, p.loc - q.loc, p.scale_tril, q.scale_tril)
 
 
-@closed_form(MultivariateNormalDiag, MultivariateNormalDiag)
+@closed_form(f.MultivariateNormalDiag, f.MultivariateNormalDiag)
 def _diagonal(ops: Any, p: Any, q: Any) -> Array:
     scales = 0.5 * square((p.scale_diag - q.scale_diag) / q.scale_diag) + gap(ops, p.scale_diag, q.scale_diag)
     return total(ops, scales + 0.5 * square((p.loc - q.loc) / q.scale_diag), 1)
@@ -67,17 +55,17 @@ def _as_diagonal(ops: Any, d: Array) -> Array:
 
 
 def _scale_tril(ops: Any, x: Any) -> Array:
-    if isinstance(x, MultivariateNormal):
+    if isinstance(x, f.MultivariateNormal):
         return x.scale_tril
-    if isinstance(x, MultivariateNormalDiag):
+    if isinstance(x, f.MultivariateNormalDiag):
         return _as_diagonal(ops, x.scale_diag)
-    if isinstance(x, MultivariateNormalPrecision):
+    if isinstance(x, f.MultivariateNormalPrecision):
         lower = ops.cholesky(x.precision)
         inverse = ops.solve_lower(lower, _as_diagonal(ops, ops.diagonal(lower) * 0.0 + 1.0))
         return ops.cholesky(ops.matmul(ops.transpose(inverse), inverse))
-    if isinstance(x, MultivariateNormalCovariance):
+    if isinstance(x, f.MultivariateNormalCovariance):
         return ops.cholesky(x.covariance)
-    if isinstance(x, MultivariateNormalScale):
+    if isinstance(x, f.MultivariateNormalScale):
         return ops.cholesky(ops.matmul(x.scale, ops.transpose(x.scale)))
     return ops.cholesky(ops.matmul(x.factor, ops.transpose(x.factor)) + _as_diagonal(ops, x.diagonal))
 
@@ -87,20 +75,20 @@ def _any_parameters(ops: Any, p: Any, q: Any) -> Array:
 
 
 _NORMALS = (
-    MultivariateNormal,
-    MultivariateNormalDiag,
-    MultivariateNormalCovariance,
-    MultivariateNormalPrecision,
-    MultivariateNormalLowRank,
-    MultivariateNormalScale,
+    f.MultivariateNormal,
+    f.MultivariateNormalDiag,
+    f.MultivariateNormalCovariance,
+    f.MultivariateNormalPrecision,
+    f.MultivariateNormalLowRank,
+    f.MultivariateNormalScale,
 )
 for _first in _NORMALS:
     for _second in _NORMALS:
-        if (_first, _second) not in ((MultivariateNormal, MultivariateNormal), (MultivariateNormalDiag, MultivariateNormalDiag)):
+        if (_first, _second) not in ((f.MultivariateNormal, f.MultivariateNormal), (f.MultivariateNormalDiag, f.MultivariateNormalDiag)):
             closed_form(_first, _second)(_any_parameters)
 
 
-@closed_form(MatrixNormal, MatrixNormal)
+@closed_form(f.MatrixNormal, f.MatrixNormal)
 def _matrix_normal(ops: Any, p: Any, q: Any) -> Array:
     # As for vectors, M = A ⊗ B for the rows' A and the columns' B. With a = A - I, b = B - I, sizes n and m:
     # |M - I|² = |a ⊗ B + I ⊗ b|² = |a|² |B|² + n |b|² + 2 tr(a) (|b|² + tr(b)), and m_ii - 1 = a_i + b_j + a_i b_j.
@@ -144,18 +132,18 @@ def _wishart_kl(ops: Any, n_p: Array, n_q: Array, p: Array, q: Array) -> Array:
     return ops.where(valid, value, math.nan)
 
 
-@closed_form(Wishart, Wishart)
+@closed_form(f.Wishart, f.Wishart)
 def _wishart(ops: Any, p: Any, q: Any) -> Array:
     return _wishart_kl(ops, p.df, q.df, p.scale_tril, q.scale_tril)
 
 
-@closed_form(InverseWishart, InverseWishart)
+@closed_form(f.InverseWishart, f.InverseWishart)
 def _inverse_wishart(ops: Any, p: Any, q: Any) -> Array:
     # The inverses are Wishart, of the inverse scales: tr(Ψ_p⁻¹ Ψ_q) and log det the other way round.
     return _wishart_kl(ops, p.df, q.df, q.scale_tril, p.scale_tril)
 
 
-@closed_form(NormalInverseGamma, NormalInverseGamma)
+@closed_form(f.NormalInverseGamma, f.NormalInverseGamma)
 def _normal_inverse_gamma(ops: Any, p: Any, q: Any) -> Array:
     # That of the variances, and of the normal distributions given one, whose E[1/v] = a/b.
     variances = gamma_kl(ops, p.concentration, p.scale, q.concentration, q.scale)
@@ -163,7 +151,7 @@ def _normal_inverse_gamma(ops: Any, p: Any, q: Any) -> Array:
     return variances + 0.5 * (gap(ops, q.weight, p.weight) + shift)
 
 
-@closed_form(NormalInverseWishart, NormalInverseWishart)
+@closed_form(f.NormalInverseWishart, f.NormalInverseWishart)
 def _normal_inverse_wishart(ops: Any, p: Any, q: Any) -> Array:
     # E[V⁻¹] = n Ψ⁻¹
     size = float(p.scale_tril.shape[-1])

@@ -1,158 +1,21 @@
 """Families of distributions as light records: their parameters, nothing else. Public as `kullback.distributions`.
 
-Every ecosystem's objects are read into these (`adapters`), and the closed forms are pairs of these (`closed`), so each formula serves all
-frameworks. Parameters may be numbers, lists or arrays of any framework, and broadcast.
+Every library's objects are read into records (`adapters`). The closed forms take pairs of records (`closed`).
+So each formula serves all frameworks. Parameters may be numbers, lists or arrays of any framework.
+They broadcast.
 """
 
-from __future__ import annotations
+# ruff: noqa: F403  each file lists its families
 
-from .base import Record
-from .counts import (
-    Bernoulli,
-    BernoulliLogits,
-    Binomial,
-    BinomialLogits,
-    Categorical,
-    Geometric,
-    GeometricLogits,
-    Multinomial,
-    NegativeBinomial,
-    NegativeBinomialLogits,
-    OrderedLogistic,
-    Poisson,
-    PoissonLog,
-    ProbitBernoulli,
-    StoppingRatioLogistic,
-)
-from .interval import Beta, ContinuousBernoulli, ContinuousBernoulliLogits, Kumaraswamy, LogitNormal, TruncatedNormal, Uniform
-from .line import (
-    Cauchy,
-    ExpGamma,
-    ExpGammaLog,
-    ExpInverseGamma,
-    ExpInverseGammaLog,
-    GeneralizedNormal,
-    Gumbel,
-    Laplace,
-    Logistic,
-    Moyal,
-    Normal,
-    NormalLogScale,
-    VonMises,
-)
-from .matrices import InverseWishart, MatrixNormal, NormalInverseGamma, NormalInverseWishart, Wishart
-from .positive import (
-    Chi,
-    Chi2,
-    Exponential,
-    Gamma,
-    GammaLog,
-    GammaScale,
-    GeneralizedGamma,
-    HalfCauchy,
-    HalfNormal,
-    InverseGamma,
-    InverseGaussian,
-    InverseWeibull,
-    Levy,
-    LogNormal,
-    Maxwell,
-    Nakagami,
-    Pareto,
-    Rayleigh,
-    Weibull,
-)
-from .structure import Delta, Expanded, Independent, Masked, Product, Repeated, Shifted, Transformed
-from .vectors import (
-    Dirichlet,
-    MultivariateNormal,
-    MultivariateNormalCovariance,
-    MultivariateNormalDiag,
-    MultivariateNormalLowRank,
-    MultivariateNormalPrecision,
-    MultivariateNormalScale,
-    PowerSpherical,
-    SphericalUniform,
-    VonMisesFisher,
-)
+from . import counts, interval, line, matrices, positive, structure, vectors
+from .base import Record as Record
+from .counts import *
+from .interval import *
+from .line import *
+from .matrices import *
+from .positive import *
+from .structure import *
+from .vectors import *
 
-__all__ = [
-    "Bernoulli",
-    "BernoulliLogits",
-    "Beta",
-    "Binomial",
-    "BinomialLogits",
-    "Categorical",
-    "Cauchy",
-    "Chi",
-    "Chi2",
-    "ContinuousBernoulli",
-    "ContinuousBernoulliLogits",
-    "Delta",
-    "Dirichlet",
-    "ExpGamma",
-    "ExpGammaLog",
-    "ExpInverseGamma",
-    "ExpInverseGammaLog",
-    "Expanded",
-    "Exponential",
-    "Gamma",
-    "GammaLog",
-    "GammaScale",
-    "GeneralizedGamma",
-    "GeneralizedNormal",
-    "Geometric",
-    "GeometricLogits",
-    "Gumbel",
-    "HalfCauchy",
-    "HalfNormal",
-    "Independent",
-    "InverseGamma",
-    "InverseGaussian",
-    "InverseWeibull",
-    "InverseWishart",
-    "Kumaraswamy",
-    "Laplace",
-    "Levy",
-    "LogNormal",
-    "Logistic",
-    "LogitNormal",
-    "Masked",
-    "MatrixNormal",
-    "Maxwell",
-    "Moyal",
-    "Multinomial",
-    "MultivariateNormal",
-    "MultivariateNormalCovariance",
-    "MultivariateNormalDiag",
-    "MultivariateNormalLowRank",
-    "MultivariateNormalPrecision",
-    "MultivariateNormalScale",
-    "Nakagami",
-    "NegativeBinomial",
-    "NegativeBinomialLogits",
-    "Normal",
-    "NormalInverseGamma",
-    "NormalInverseWishart",
-    "NormalLogScale",
-    "OrderedLogistic",
-    "Pareto",
-    "Poisson",
-    "PoissonLog",
-    "PowerSpherical",
-    "ProbitBernoulli",
-    "Product",
-    "Rayleigh",
-    "Record",
-    "Repeated",
-    "Shifted",
-    "SphericalUniform",
-    "StoppingRatioLogistic",
-    "Transformed",
-    "TruncatedNormal",
-    "Uniform",
-    "VonMises",
-    "VonMisesFisher",
-    "Weibull",
-    "Wishart",
-]
+_FILES = (counts, interval, line, matrices, positive, structure, vectors)
+FAMILIES: tuple[type[Record], ...] = tuple(getattr(file, name) for file in _FILES for name in file.__all__)

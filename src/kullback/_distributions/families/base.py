@@ -1,4 +1,4 @@
-"""What every record of a distribution has."""
+"""The base class of all families."""
 
 from __future__ import annotations
 
@@ -20,16 +20,17 @@ _names: dict[type, tuple[str, ...]] = {}
 class Record:
     """A distribution given by its parameters."""
 
-    # Parameters that must be positive, at least 0, between 0 and 1.
-    # How many trailing axes of each parameter belong to one event; and of the event itself.
+    # Parameters that must be positive, at least 0, and between 0 and 1.
+    # The number of trailing axes of each parameter that belong to one event, and of axes of an event.
     positive: ClassVar[tuple[str, ...]] = ()
     non_negative: ClassVar[tuple[str, ...]] = ()
     unit: ClassVar[tuple[str, ...]] = ()
     parameter_ndims: ClassVar[dict[str, int]] = {}
     event_ndim: ClassVar[int] = 0
-    # Where it may lie, for what is infinite whatever the parameters (`closed.supports`): "real" line, "positive" half, "unit" interval, an
-    # "interval" or what lies "above" a number, as parameters say; "counts", up to a number of "trials", or "binary". Empty: not said.
+    # The support of the family, one of `supports.NAMES`. Other families have "".
     support: ClassVar[str] = ""
+    # Other families that hold every distribution of this one: the types of `same_law`, in its order.
+    also: ClassVar[tuple[type[Record], ...]] = ()
 
     def parameters(self) -> dict[str, Array]:
         kind = type(self)

@@ -4,11 +4,15 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass, field
-from typing import Any, ClassVar
+from typing import ClassVar
 
-from .base import Record, exponential
+from .base import Array, Record, exponential
 
-Array = Any
+__all__ = [
+    "Bernoulli", "BernoulliLogits", "Binomial", "BinomialLogits", "Categorical", "Geometric",
+    "GeometricLogits", "Multinomial", "NegativeBinomial", "NegativeBinomialLogits", "OrderedLogistic",
+    "Poisson", "PoissonLog", "ProbitBernoulli", "StoppingRatioLogistic",
+]  # fmt: skip
 
 
 @dataclass(frozen=True, eq=False)
@@ -102,6 +106,7 @@ class PoissonLog(Record):
 
     log_rate: Array
     support = "counts"
+    also = (Poisson,)
 
     def same_law(self) -> Iterator[Record]:
         yield Poisson(exponential(self.log_rate))

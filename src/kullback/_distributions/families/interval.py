@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any
 
-from .base import Record
+from .base import Array, Record
 
-Array = Any
+__all__ = [
+    "Beta", "ContinuousBernoulli", "ContinuousBernoulliLogits", "Kumaraswamy", "LogitNormal",
+    "TruncatedNormal", "Uniform",
+]  # fmt: skip
 
 
 @dataclass(frozen=True, eq=False)

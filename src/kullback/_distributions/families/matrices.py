@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any, ClassVar
+from typing import ClassVar
 
-from .base import Record
+from .base import Array, Record
 
-Array = Any
+__all__ = [
+    "InverseWishart", "MatrixNormal", "NormalInverseGamma", "NormalInverseWishart", "Wishart",
+]  # fmt: skip
 
 
 @dataclass(frozen=True, eq=False)

@@ -4,13 +4,16 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass
-from typing import Any
 
 import numpy as np
 
-from .base import Record, exponential
+from .base import Array, Record, exponential
 
-Array = Any
+__all__ = [
+    "Chi", "Chi2", "Exponential", "Gamma", "GammaLog", "GammaScale", "GeneralizedGamma", "HalfCauchy",
+    "HalfNormal", "InverseGamma", "InverseGaussian", "InverseWeibull", "Levy", "LogNormal", "Maxwell",
+    "Nakagami", "Pareto", "Rayleigh", "Weibull",
+]  # fmt: skip
 
 
 @dataclass(frozen=True, eq=False)
@@ -41,6 +44,7 @@ class GammaLog(Record):
     log_rate: Array
     positive = ("concentration",)
     support = "positive"
+    also = (Gamma,)
 
     def same_law(self) -> Iterator[Record]:
         yield Gamma(self.concentration, exponential(self.log_rate))
@@ -63,6 +67,7 @@ class Exponential(Record):
     rate: Array
     positive = ("rate",)
     support = "positive"
+    also = (Gamma,)
 
     def same_law(self) -> Iterator[Record]:
         yield Gamma(1.0, self.rate)
@@ -75,6 +80,7 @@ class Chi2(Record):
     df: Array
     positive = ("df",)
     support = "positive"
+    also = (Gamma,)
 
     def same_law(self) -> Iterator[Record]:
         yield Gamma(0.5 * (self.df if hasattr(self.df, "shape") else np.asarray(self.df)), 0.5)

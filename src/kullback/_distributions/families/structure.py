@@ -5,9 +5,11 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any
 
-from .base import Record
+from .base import Array, Record
 
-Array = Any
+__all__ = [
+    "Delta", "Expanded", "Independent", "Masked", "Product", "Repeated", "Shifted", "Transformed",
+]  # fmt: skip
 
 
 @dataclass(frozen=True, eq=False)
@@ -19,6 +21,7 @@ class Delta(Record):
     """
 
     value: Array
+    support = "point"
 
 
 @dataclass(frozen=True, eq=False)

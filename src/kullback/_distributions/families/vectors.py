@@ -3,11 +3,15 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field
-from typing import Any, ClassVar
+from typing import ClassVar
 
-from .base import Record
+from .base import Array, Record
 
-Array = Any
+__all__ = [
+    "Dirichlet", "MultivariateNormal", "MultivariateNormalCovariance", "MultivariateNormalDiag",
+    "MultivariateNormalLowRank", "MultivariateNormalPrecision", "MultivariateNormalScale", "PowerSpherical",
+    "SphericalUniform", "VonMisesFisher",
+]  # fmt: skip
 
 
 @dataclass(frozen=True, eq=False)

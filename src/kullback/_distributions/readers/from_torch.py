@@ -4,111 +4,53 @@ from __future__ import annotations
 
 from typing import Any
 
-from ..families import (
-    Bernoulli,
-    BernoulliLogits,
-    Beta,
-    Binomial,
-    BinomialLogits,
-    Categorical,
-    Cauchy,
-    Chi2,
-    ContinuousBernoulli,
-    ContinuousBernoulliLogits,
-    Dirichlet,
-    Exponential,
-    Gamma,
-    Geometric,
-    GeometricLogits,
-    Gumbel,
-    HalfCauchy,
-    HalfNormal,
-    InverseGamma,
-    Kumaraswamy,
-    Laplace,
-    LogNormal,
-    Multinomial,
-    MultivariateNormal,
-    MultivariateNormalLowRank,
-    NegativeBinomial,
-    NegativeBinomialLogits,
-    Normal,
-    Pareto,
-    Poisson,
-    Record,
-    Transformed,
-    Uniform,
-    VonMises,
-    Weibull,
-    Wishart,
-)
-from .shared import Read, Reader, Same, fields, independent
+from .. import families as f
+from . import Reader
+from .shared import categories, draws, either, fields, independents, transformed
 
 
-def form(d: Any) -> str:
-    # The one that was given is an attribute; the other is worked out when asked for, and is one from then on.
+def _given(d: Any) -> tuple[Any, str]:
+    """The numbers the caller passed. The other kind appears as an attribute once someone has asked for it."""
+    d = getattr(d, "_categorical", d)  # Multinomial and OneHotCategorical hold a Categorical
     held = d.__dict__
     if "probs" in held and "logits" in held and "_param" in held:
-        return "probs" if held["_param"] is held["probs"] else "logits"
-    return "probs" if "probs" in held else "logits"
+        form = "probs" if held["_param"] is held["probs"] else "logits"
+    else:
+        form = "probs" if "probs" in held else "logits"
+    return getattr(d, form), form
 
 
-def _either(probs: Any, logits: Any, *before: str) -> Reader:
-    def read(d: Any) -> Record:
-        name = form(d)
-        record: Record = (probs if name == "probs" else logits)(*(getattr(d, x) for x in before), getattr(d, name))
-        return record
-
-    return read
-
-
-def _categorical(d: Any) -> Record:
-    d = getattr(d, "_categorical", d)  # OneHotCategorical holds one
-    return Categorical(getattr(d, form(d)), form(d))
-
-
-def _multinomial(d: Any) -> Record:
-    inner = d._categorical
-    return Multinomial(d.total_count, getattr(inner, form(inner)), form(inner))
-
-
-def _transformed(d: Any, read: Read) -> Record:
-    more = len(d.event_shape) - len(d.base_dist.event_shape)
-    return Transformed(read(d.base_dist), Same(*d.transforms), more)
-
-
-def table(read: Read) -> dict[str, Reader]:
-    return {
-        "Normal": fields(Normal, "loc", "scale"),
-        "Laplace": fields(Laplace, "loc", "scale"),
-        "Cauchy": fields(Cauchy, "loc", "scale"),
-        "Gumbel": fields(Gumbel, "loc", "scale"),
-        "LogNormal": fields(LogNormal, "loc", "scale"),
-        "HalfNormal": fields(HalfNormal, "scale"),
-        "HalfCauchy": fields(HalfCauchy, "scale"),
-        "Gamma": fields(Gamma, "concentration", "rate"),
-        "Chi2": fields(Chi2, "df"),
-        "InverseGamma": fields(InverseGamma, "concentration", "rate"),
-        "Exponential": fields(Exponential, "rate"),
-        "Weibull": fields(Weibull, "concentration", "scale"),
-        "Pareto": fields(Pareto, "alpha", "scale"),
-        "Uniform": fields(Uniform, "low", "high"),
-        "Beta": fields(Beta, "concentration1", "concentration0"),
-        "Kumaraswamy": fields(Kumaraswamy, "concentration1", "concentration0"),
-        "ContinuousBernoulli": _either(ContinuousBernoulli, ContinuousBernoulliLogits),
-        "VonMises": fields(VonMises, "loc", "concentration"),
-        "Dirichlet": fields(Dirichlet, "concentration"),
-        "Bernoulli": _either(Bernoulli, BernoulliLogits),
-        "Binomial": _either(Binomial, BinomialLogits, "total_count"),
-        "Geometric": _either(Geometric, GeometricLogits),
-        "NegativeBinomial": _either(NegativeBinomial, NegativeBinomialLogits, "total_count"),
-        "Poisson": fields(Poisson, "rate"),
-        "Categorical": _categorical,
-        "OneHotCategorical": _categorical,
-        "Multinomial": _multinomial,
-        "MultivariateNormal": fields(MultivariateNormal, "loc", "_unbroadcasted_scale_tril"),
-        "LowRankMultivariateNormal": fields(MultivariateNormalLowRank, "loc", "_unbroadcasted_cov_factor", "_unbroadcasted_cov_diag"),
-        "Wishart": fields(Wishart, "df", "_unbroadcasted_scale_tril"),
-        "Independent": lambda d: independent(read(d.base_dist), d.reinterpreted_batch_ndims),
-        "TransformedDistribution": lambda d: _transformed(d, read),
-    }
+TABLE: dict[str, Reader] = {
+    "Normal": fields(f.Normal, "loc", "scale"),
+    "Laplace": fields(f.Laplace, "loc", "scale"),
+    "Cauchy": fields(f.Cauchy, "loc", "scale"),
+    "Gumbel": fields(f.Gumbel, "loc", "scale"),
+    "LogNormal": fields(f.LogNormal, "loc", "scale"),
+    "HalfNormal": fields(f.HalfNormal, "scale"),
+    "HalfCauchy": fields(f.HalfCauchy, "scale"),
+    "Gamma": fields(f.Gamma, "concentration", "rate"),
+    "Chi2": fields(f.Chi2, "df"),
+    "InverseGamma": fields(f.InverseGamma, "concentration", "rate"),
+    "Exponential": fields(f.Exponential, "rate"),
+    "Weibull": fields(f.Weibull, "concentration", "scale"),
+    "Pareto": fields(f.Pareto, "alpha", "scale"),
+    "Uniform": fields(f.Uniform, "low", "high"),
+    "Beta": fields(f.Beta, "concentration1", "concentration0"),
+    "Kumaraswamy": fields(f.Kumaraswamy, "concentration1", "concentration0"),
+    "ContinuousBernoulli": either(_given, f.ContinuousBernoulli, f.ContinuousBernoulliLogits),
+    "VonMises": fields(f.VonMises, "loc", "concentration"),
+    "Dirichlet": fields(f.Dirichlet, "concentration"),
+    "Bernoulli": either(_given, f.Bernoulli, f.BernoulliLogits),
+    "Binomial": either(_given, f.Binomial, f.BinomialLogits, "total_count"),
+    "Geometric": either(_given, f.Geometric, f.GeometricLogits),
+    "NegativeBinomial": either(_given, f.NegativeBinomial, f.NegativeBinomialLogits, "total_count"),
+    "Poisson": fields(f.Poisson, "rate"),
+    "Categorical": categories(_given),
+    "OneHotCategorical": categories(_given),
+    "Multinomial": draws(_given),
+    "MultivariateNormal": fields(f.MultivariateNormal, "loc", "_unbroadcasted_scale_tril"),
+    "LowRankMultivariateNormal": fields(f.MultivariateNormalLowRank, "loc", "_unbroadcasted_cov_factor", "_unbroadcasted_cov_diag"),
+    "Wishart": fields(f.Wishart, "df", "_unbroadcasted_scale_tril"),
+    "Independent": independents("base_dist", lambda d: d.reinterpreted_batch_ndims),
+    "TransformedDistribution": transformed("base_dist", lambda d: d.transforms),
+}

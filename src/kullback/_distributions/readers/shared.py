@@ -1,31 +1,78 @@
-"""What the tables have in common."""
+"""Readers of classes that several libraries have, and the comparison of bijectors."""
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any
 
 from ..._ops import ops_of
-from ..families import Delta, Independent, Record
-
-Reader = Callable[[Any], Record]
-Read = Callable[[Any], Record]
+from .. import families as f
+from ..families import Record
+from . import Read, Reader
 
 
 def fields(family: Any, *names: str) -> Reader:
-    """The record of a class whose attributes of these names are its parameters."""
-    return lambda d: family(*(getattr(d, name) for name in names))
+    """The attributes of these names are the parameters of the family, in their order."""
+    return Reader((family,), lambda d, read: family(*(getattr(d, name) for name in names)))
+
+
+# (an object that was given by probabilities or by logits) -> those numbers, and "probs" or "logits"
+Given = Callable[[Any], tuple[Any, str]]
+
+
+def either(given: Given, probs: Any, logits: Any, *before: str) -> Reader:
+    """A record of the family `probs` or `logits`. The attributes `before` are its first parameters."""
+
+    def make(d: Any, read: Read) -> Record:
+        numbers, form = given(d)
+        family = probs if form == "probs" else logits
+        record: Record = family(*(getattr(d, name) for name in before), numbers)
+        return record
+
+    return Reader((probs, logits), make)
+
+
+def categories(given: Given) -> Reader:
+    return Reader((f.Categorical,), lambda d, read: f.Categorical(*given(d)))
+
+
+def draws(given: Given) -> Reader:
+    """Counts of categories in `total_count` draws."""
+    return Reader((f.Multinomial,), lambda d, read: f.Multinomial(d.total_count, *given(d)))
+
+
+def transformed(base: str, functions: Callable[[Any], Sequence[Any]]) -> Reader:
+    """The law of a function of a variable. The attribute `base` is the law of the variable itself.
+
+    `functions(d)` are applied to the variable one after the other.
+    """
+
+    def make(d: Any, read: Read) -> Record:
+        inner = getattr(d, base)
+        return f.Transformed(read(inner), Same(*functions(d)), len(d.event_shape) - len(inner.event_shape))
+
+    return Reader((f.Transformed,), make)
+
+
+def independents(base: str, axes: Callable[[Any], int]) -> Reader:
+    """Independent variables: the last `axes(d)` batch axes of the attribute `base` are one event."""
+    return Reader((f.Independent,), lambda d, read: independent(read(getattr(d, base)), axes(d)))
 
 
 def independent(base: Record, axes: int) -> Record:
-    """Nested ones are one."""
-    if isinstance(base, Independent):
-        return Independent(base.base, base.reinterpreted + axes)
-    return Independent(base, axes) if axes else base
+    """Axes of independent axes are axes of one Independent record, and no axes need no record."""
+    if isinstance(base, f.Independent):
+        return f.Independent(base.base, base.reinterpreted + axes)
+    return f.Independent(base, axes) if axes else base
 
 
 def point(value: Any, axes: int) -> Record:
-    return independent(Delta(value), axes)
+    return independent(f.Delta(value), axes)
+
+
+def points(name: str, axes: int) -> Reader:
+    """A point mass at the attribute `name`, whose last axes are one event."""
+    return Reader((f.Delta, f.Independent), lambda d, read: point(getattr(d, name), axes))
 
 
 def positive_diagonal(lower: Any) -> Any:
@@ -78,7 +125,7 @@ def _same_array(x: Any, y: Any) -> bool:
         return False
 
 
-# What TFP's and other bijectors hold that says nothing about the function.
+# Attributes of bijectors that do not change the function.
 _IDLE = {"name", "validate_args", "parameters", "dtype"}
 
 
