@@ -12,7 +12,8 @@ from typing import Any
 import numpy as np
 
 from .._distributions.adapters import name_of
-from .._distributions.objects import NoClosedForm, object_kl
+from .._distributions.objects import object_kl
+from .._errors import NoClosedForm
 from .._ops import ops_of
 from ._compound import IndependentLaw
 from ._estimate import Estimate
