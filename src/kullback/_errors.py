@@ -60,6 +60,8 @@ class InvalidValue(KullbackError, ValueError):
 class NotComparable(InvalidValue):
     """A row that `compare` or `Comparison` cannot compare. The row of the complaint is counted as in the message."""
 
+    complaint: Complaint
+
 
 class InvalidOption(KullbackError, ValueError):
     """An argument such as `form`, `axis` or `reduction` with a value that it does not take."""

@@ -13,6 +13,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
+from ._errors import InvalidValue
 from ._ops import Array, common_ops, ops_of
 from ._ops import numpy as numpy_ops
 from ._pairs import LOG_FORMS, Spec
@@ -236,9 +237,9 @@ def _same_categories(names: Sequence[str], shapes: Sequence[Sequence[Any]], axes
         sizes = [shape[axis] for shape in shapes]
         if all(_known(n) for n in sizes) and len(set(sizes)) > 1:
             both = " and ".join(f"{name} has {n}" for name, n in zip(names, sizes))
-            raise ValueError(
-                f"{both} categories along axis {axis}: categories never broadcast; pad the shorter one with probability 0, "
-                "or pass mappings or pandas Series, which are aligned by label"
+            raise InvalidValue(
+                f"{both} categories along axis {axis}, and categories never broadcast: pad the shorter side with probability 0, "
+                "or give both sides labels (in mappings, pandas Series or label,value files), which are then aligned"
             )
         if 0 in sizes:
             raise ValueError(f"{names[0]} has no categories along axis {axis}")

@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from typing import Any
 
+from ._errors import InvalidOption
 from ._forms import Inputs, is_number, shown
 from ._ops import Array
 from ._pairs import within_range
@@ -22,7 +23,7 @@ def check_options(reduction: Any, keepdims: bool, base: Any) -> None:
 
 def check_base(base: Any) -> None:
     if base is not None and not (is_number(base) and 1 < base < math.inf):
-        raise ValueError(f"base is {shown(base)}: it must be a number above 1 (2 for bits, 10 for dits, None for nats)")
+        raise InvalidOption(f"base is {shown(base)}: it must be a number above 1, such as 2 for bits; without a base the unit is nats")
 
 
 def reduce_rows(inputs: Inputs, values: Array, *, reduction: str, keepdims: bool, base: float | None) -> Array:

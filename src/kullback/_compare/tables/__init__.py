@@ -14,6 +14,7 @@ from typing import Any
 
 import numpy as np
 
+from ..._errors import InvalidOption, Option, saying
 from ..._read import ReadError, stamp
 from ..._reduce import check_base
 from .columns import NOT_COMPARABLE, UNBINNED, Bins, labels
@@ -189,7 +190,7 @@ class _Options:
         if engine not in ("duckdb", "spark"):
             raise ValueError(f"engine={engine!r}: it is 'duckdb' or 'spark'")
         if master is not None and engine != "spark":
-            raise ValueError("master is Spark's: pass engine='spark' too")
+            raise saying(InvalidOption, "master is Spark's: pass ", Option("engine", "spark"), " too")
         if not re.fullmatch(r"\d+(\.\d+)?\s*[KMGT]i?B", memory, re.IGNORECASE):
             raise ValueError(f"memory={memory!r}: it is a size such as 2GB")
         if delimiter is not None and (len(delimiter) != 1 or delimiter in '"\r\n'):
@@ -309,9 +310,9 @@ def _names(
             found.append(name)
             continue
         if not common or name in needed:
-            advice = "" if common is None else ", or pass common=True for those that both have alike"
-            do = "take" if common is None else "compare"
-            raise ReadError(f"column {name!r}: {reason}; name the columns to {do}{advice}")
+            more = () if common is None else (", or pass ", Option("common", True), " for those that both have alike")
+            do = f"column {name!r}: {reason}; name the columns to {'take' if common is None else 'compare'} with "
+            raise saying(ReadError, do, Option("columns"), *more)
         left_out.append((name, reason))
     if not found:
         raise ReadError("the table has no column that can be compared" if p is q else "the two sides have no column that can be compared")
