@@ -17,35 +17,14 @@ from ._errors import (
     Unreadable,
     Unwritable,
     WrongType,
-)
+)  # fmt: skip
 from ._explain import Explanation, explain
 
 __version__ = "0.1.0"
 
 __all__ = [
-    "CannotRun",
-    "Comparison",
-    "Complaint",
-    "Explanation",
-    "InvalidOption",
-    "InvalidValue",
-    "KullbackError",
-    "NoClosedForm",
-    "NotComparable",
-    "Unreadable",
-    "Unwritable",
-    "WrongType",
-    "compare",
-    "cross_entropy",
-    "entropy",
-    "explain",
-    "jeffreys",
-    "js",
-    "kl",
-    "kl_div",
-    "register_kl",
-    "registered_pairs",
-    "rel_entr",
-    "relative_entropy",
-    "renyi",
-]
+    "CannotRun", "Comparison", "Complaint", "Explanation", "InvalidOption", "InvalidValue", "KullbackError",
+    "NoClosedForm", "NotComparable", "Unreadable", "Unwritable", "WrongType", "compare", "cross_entropy", "entropy",
+    "explain", "jeffreys", "js", "kl", "kl_div", "register_kl", "registered_pairs", "rel_entr",
+    "relative_entropy", "renyi",
+]  # fmt: skip

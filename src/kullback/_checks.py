@@ -10,6 +10,9 @@ from ._errors import Complaint, InvalidValue, invalid_row
 from ._forms import Inputs
 from ._pairs import LOG_FORMS
 
+# Also when a loss has its own arithmetic.
+TEMPERATURE = "temperature is not positive and finite everywhere, or too small to divide by: it divides the logits of a row"
+
 
 def raise_if_invalid(inputs: Inputs, values: Any) -> None:
     """Raise an InvalidValue about the first bad row, if the values may be looked at and a row is NaN for no NaN of its own."""
@@ -23,7 +26,7 @@ def raise_if_invalid(inputs: Inputs, values: Any) -> None:
     if inputs.weights is not None:
         suspicious &= ops.to_numpy(inputs.weights) != 0
     if inputs.scale is not None and np.isnan(ops.to_numpy(inputs.scale)[suspicious]).any():
-        raise InvalidValue("temperature is not positive and finite everywhere, or too small to divide by: it divides the logits of a row")
+        raise InvalidValue(TEMPERATURE)
     for i, array in enumerate(inputs.arrays):
         if ops.can_look(array):
             _examine(inputs, i, ops.to_numpy(array), suspicious)

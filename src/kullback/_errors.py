@@ -6,6 +6,7 @@ carries data where somebody may want to word it anew: the `Complaint` about a ro
 
 from __future__ import annotations
 
+from collections.abc import Collection
 from typing import Any, NamedTuple, TypeVar
 
 _PLURAL = {"probs": "probabilities", "log_probs": "log-probabilities", "logits": "logits", "counts": "counts"}
@@ -15,22 +16,22 @@ _NO_MASS = {"probs": "sums to 0, not 1", "counts": "has no counts at all"}
 class Complaint(NamedTuple):
     """Why a row is no distribution."""
 
+    #: The argument, as the caller knows it: "p", "student", ...; "" if it is unknown which one.
     side: str
-    """The argument, as the caller knows it: "p", "student", ...; "" if it is unknown which one."""
+    #: Where the row is in the batch.
     row: tuple[int, ...]
-    """Where the row is in the batch."""
+    #: "negative", "sum", "no_mass", "plus_inf", "not_finite" or "nan".
     problem: str
-    """"negative", "sum", "no_mass", "plus_inf", "not_finite" or "nan"."""
+    #: The number that is wrong, or the sum.
     value: float | None
-    """The number that is wrong, or the sum."""
+    #: Where that number is in the row.
     category: int | None
-    """Where that number is in the row."""
+    #: The form that the row was given in.
     form: str
-    """The form that the row was given in."""
+    #: The form that it looks like.
     likely: str | None
-    """The form that it looks like."""
+    #: The forms of all sides, as given.
     forms: tuple[str, ...]
-    """The forms of all sides, as given."""
 
 
 class Option(NamedTuple):
@@ -46,15 +47,15 @@ class Option(NamedTuple):
 class KullbackError(Exception):
     """Any error that kullback raises on purpose."""
 
+    #: The message in pieces, if it names options.
     parts: tuple[object, ...] = ()
-    """The message in pieces, if it names options."""
 
 
 class InvalidValue(KullbackError, ValueError):
     """Numbers that are no distribution, or no weights, temperatures and the like."""
 
+    #: The first row that is no distribution.
     complaint: Complaint | None = None
-    """The first row that is no distribution."""
 
 
 class NotComparable(InvalidValue):
@@ -94,21 +95,17 @@ for _public in (Complaint, KullbackError, *KullbackError.__subclasses__(), NotCo
 Error = TypeVar("Error", bound=KullbackError)
 
 
-def saying(kind: type[Error], *parts: object) -> Error:
-    """An error whose message consists of these parts: text and Options."""
+def saying(kind: type[Error], *parts: object, **data: object) -> Error:
+    """An error whose message consists of these parts, text and Options, and that carries these data."""
     error = kind("".join(map(str, parts)))
-    error.parts = parts
+    vars(error).update(data, parts=parts)
     return error
 
 
-Invalid = TypeVar("Invalid", bound=InvalidValue)
-
-
-def about(kind: type[Invalid], complaint: Complaint, *parts: object) -> Invalid:
-    """An error about a row. Its message consists of these parts."""
-    error = saying(kind, *parts)
-    error.complaint = complaint
-    return error
+def one_of(name: str, given: object, allowed: Collection[object]) -> None:
+    """Raise unless the value of an argument is among those that it takes."""
+    if given not in allowed:
+        raise InvalidOption(f"{name} is {given!r}: it must be one of {', '.join(map(repr, allowed))}")
 
 
 def what_is_wrong(complaint: Complaint) -> str:
@@ -158,4 +155,5 @@ def invalid_row(complaint: Complaint) -> InvalidValue:
     place = complaint.side + (f" row {row}" if complaint.row else "")
     leave_out = "give the row weight 0"
     add = f"pass {Option('prior')} to add pseudo-counts, or {leave_out}"
-    return about(InvalidValue, complaint, *sentence(complaint, place, f"{leave_out} to leave it out", add))
+    parts = sentence(complaint, place, f"{leave_out} to leave it out", add)
+    return saying(InvalidValue, *parts, complaint=complaint)

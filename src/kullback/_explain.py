@@ -16,7 +16,7 @@ import numpy.typing as npt
 
 from ._divergences import divergence, js, kl
 from ._entropies import cross_entropy, entropy
-from ._errors import InvalidOption, Option, saying
+from ._errors import InvalidOption, InvalidValue, Option, WrongType, saying
 from ._forms import align, has_labels, parse_form, prepare
 from ._ops import ops_of
 from ._pairs import LOG_FORMS, pair
@@ -178,10 +178,11 @@ def explained(named: Sequence[tuple[str, Any]], *, form: Any, base: Any, labels:
     )  # fmt: skip
     x, y = map(_to_float64, rows)
     if isinstance(labels, str):
-        raise TypeError(f"labels is the string {labels!r}: pass a list of names, e.g. ['cat', 'dog']")
+        raise WrongType(f"labels is the string {labels!r}: pass a list of names, e.g. ['cat', 'dog']")
     shown = tuple(map(str, own_labels if own_labels is not None else labels if labels is not None else range(len(x))))
     if len(shown) != len(x):
-        raise ValueError(f"labels has {len(shown)} entr{'y' if len(shown) == 1 else 'ies'} for {len(x)} categories: it needs one for each")
+        entries = f"{len(shown)} entr{'y' if len(shown) == 1 else 'ies'}"
+        raise InvalidOption(f"labels has {entries} for {len(x)} categories: it needs one for each")
 
     options: dict[str, Any] = {"base": base, "prior": prior, "temperature": temperature, "check": False}
     back = forms[::-1]
@@ -219,7 +220,7 @@ def _one_row(name: str, x: Any) -> Any:
     shape = tuple(getattr(x, "shape", ()))
     if len(shape) > 1:
         if math.prod(shape[:-1]) != 1:
-            raise ValueError(f"{name} has shape {shape}, several distributions: explain takes one, so pick a row, e.g. {name}[0]")
+            raise InvalidValue(f"{name} has shape {shape}, several distributions: explain takes one, so pick a row, e.g. {name}[0]")
         x = x[(0,) * (len(shape) - 1) + (...,)]
     return x
 

@@ -15,9 +15,9 @@ REDUCTIONS = ("none", "sum", "mean", "batchmean")
 
 def check_options(reduction: Any, keepdims: bool, base: Any) -> None:
     if reduction not in REDUCTIONS:
-        raise ValueError(f"reduction is {reduction!r}: it must be one of {', '.join(map(repr, REDUCTIONS))}")
+        raise InvalidOption(f"reduction is {reduction!r}: it must be one of {', '.join(map(repr, REDUCTIONS))}")
     if keepdims and reduction != "none":
-        raise ValueError(f"keepdims=True needs reduction='none', not {reduction!r}: a single number has no axes to keep")
+        raise InvalidOption(f"keepdims=True needs reduction='none', not {reduction!r}: a single number has no axes to keep")
     check_base(base)
 
 

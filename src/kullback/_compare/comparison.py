@@ -13,7 +13,7 @@ import numpy as np
 
 from .._checks import complaint
 from .._divergences import js, kl
-from .._errors import Complaint, InvalidValue, NotComparable, about, sentence
+from .._errors import Complaint, InvalidOption, InvalidValue, NotComparable, WrongType, saying, sentence
 from .._forms import DTYPES, must_be_mask, parse_form
 from .._kernels.comparison import Rows, compare_rows, ready, widened
 from .._reduce import check_base
@@ -43,7 +43,7 @@ def not_comparable(found: Complaint, place: str | None = None) -> NotComparable:
     """The error about a row of a comparison, which has neither weights nor a prior. `place` is where the row is, if not in a batch."""
     leave_out = "take the row out of both sides"
     place = f"{found.side} row {found.row[0]}".lstrip() if place is None else place
-    return about(NotComparable, found, *sentence(found, place, leave_out, leave_out))
+    return saying(NotComparable, *sentence(found, place, leave_out, leave_out), complaint=found)
 
 
 def compare_batch(p: Array, q: Array, forms: tuple[str, str], halves: tuple[bool, bool], chosen: Array | None) -> Rows:
@@ -131,9 +131,9 @@ class Comparison:
 
     def __init__(self, *, start: int = 0, top: int = 20) -> None:
         if not _is_whole(top) or top < 1:
-            raise ValueError(f"top is {top!r}: it must be a whole number of at least 1")
+            raise InvalidOption(f"top is {top!r}: it must be a whole number of at least 1")
         if not _is_whole(start):
-            raise ValueError(f"start is {start!r}: it must be a whole number, the first row's")
+            raise InvalidOption(f"start is {start!r}: it must be a whole number, the first row's")
         self._next = int(start)
         self._categories: int | None = None
         self._tokens: bool | None = None
@@ -166,11 +166,11 @@ class Comparison:
         for name, side in (("p", x), ("q", y)):
             if side.dtype.kind not in "biuf" or side.dtype.itemsize > 8:  # as `kl` has it; what is converted here would lose a part
                 real = "is complex: probabilities are real numbers" if side.dtype.kind == "c" else f"has dtype {side.dtype}: use {DTYPES}"
-                raise TypeError(f"{name} {real}")
+                raise WrongType(f"{name} {real}")
         if x.shape != y.shape:
-            raise ValueError(f"p has shape {x.shape} and q {y.shape}: they must be the same")
+            raise InvalidValue(f"p has shape {x.shape} and q {y.shape}: they must be the same")
         if x.ndim == 0 or x.shape[-1] == 0:
-            raise ValueError(f"p has shape {x.shape}: it must be [..., categories]")
+            raise InvalidValue(f"p has shape {x.shape}: it must be [..., categories]")
         batch = x.shape[:-1]
         x, y = x.reshape(-1, x.shape[-1]), y.reshape(-1, y.shape[-1])
         chosen = None if tokens is None else _whole_numbers(host(tokens, "tokens")[0], len(x))
@@ -182,7 +182,7 @@ class Comparison:
             try:
                 kept = np.broadcast_to(given, batch).reshape(-1) != 0
             except ValueError:
-                raise ValueError(f"mask has shape {given.shape}, for rows of shape {batch}: it must be one number a row") from None
+                raise InvalidValue(f"mask has shape {given.shape}, for rows of shape {batch}: it must be one number a row") from None
             x, y, rows, chosen = x[kept], y[kept], rows[kept], None if chosen is None else chosen[kept]
         if chosen is not None:
             _are_categories(chosen, x.shape[1], rows - self._next)
@@ -197,9 +197,9 @@ class Comparison:
 
     def _agree(self, categories: int, tokens: bool) -> None:
         if self._categories not in (None, categories):
-            raise ValueError(f"this batch has {categories:,} categories and those before it {self._categories:,}")
+            raise InvalidValue(f"this batch has {categories:,} categories and those before it {self._categories:,}")
         if self._tokens not in (None, tokens):
-            raise ValueError(
+            raise InvalidValue(
                 f"this batch comes {'with' if tokens else 'without'} tokens and those before it {'without' if tokens else 'with'}"
             )
         self._categories, self._tokens = categories, tokens
@@ -256,7 +256,7 @@ class Comparison:
     def merge(self, other: Comparison) -> None:
         """Add what another one has seen, as if it had been seen here. Percentiles, counts and worst rows do not depend on the order."""
         if not isinstance(other, Comparison):
-            raise TypeError(f"merge takes a Comparison, not a {type(other).__name__}: for a saved one, Comparison.from_dict")
+            raise WrongType(f"merge takes a Comparison, not a {type(other).__name__}: for a saved one, Comparison.from_dict")
         if other._categories is not None and other._tokens is not None:
             self._agree(other._categories, other._tokens)
         self._settle()
@@ -285,7 +285,7 @@ class Comparison:
     def from_dict(cls, saved: dict[str, Any]) -> Comparison:
         """What `to_dict` has saved."""
         if not isinstance(saved, dict) or saved.get("schema") != SCHEMA:
-            raise ValueError(f"this is no saved Comparison of this version: its schema is not {SCHEMA!r}")
+            raise InvalidValue(f"this is no saved Comparison of this version: its schema is not {SCHEMA!r}")
         saved = _numbers(saved)
         try:
             _must_be_counts(saved)
@@ -296,7 +296,7 @@ class Comparison:
             made._worst.rows = [tuple(row) for row in saved["worst"]]
             made._bins = np.array(saved["bins"], dtype=np.float64).reshape(BINS, 4)
         except (KeyError, TypeError, ValueError, AttributeError) as error:
-            raise ValueError(f"this saved Comparison is not as to_dict() made it ({type(error).__name__}: {error})") from None
+            raise InvalidValue(f"this saved Comparison is not as to_dict() made it ({type(error).__name__}: {error})") from None
         return made
 
     def result(self, *, base: float | None = None, **about: Any) -> ModelComparison:
@@ -305,7 +305,7 @@ class Comparison:
         self._settle()
         rows = self._moments["kl_pq"].count + self._moments["kl_pq"].infinite
         if not rows:
-            raise ValueError("no rows were compared" + (f": all {self._nan:,} hold NaN" if self._nan else ""))
+            raise InvalidValue("no rows were compared" + (f": all {self._nan:,} hold NaN" if self._nan else ""))
         unit = 1.0 if base is None else 1.0 / math.log(base)
         figures: dict[str, Any] = {name: self._statistic(name, 1.0 if name == "delta_p" else unit) for name in SPREADS}
         same = self._moments["same_top"]
@@ -370,13 +370,13 @@ def _must_be_counts(saved: dict[str, Any]) -> None:
     wrong += ["worst"] if any(len(row) != len(WorstRow._fields) for row in saved["worst"]) else []
     numbers = [*saved["worst"], *(moments.values() for moments in saved["moments"].values())]
     if wrong or not all(isinstance(x, (int, float)) for each in numbers for x in each):
-        raise TypeError(f"{(wrong or ['worst or moments'])[0]} holds what is no number, or too few")
+        raise WrongType(f"{(wrong or ['worst or moments'])[0]} holds what is no number, or too few")
 
 
 def _whole_numbers(tokens: Array, count: int) -> Array:
     flat = tokens.reshape(-1)
     if flat.dtype.kind not in "iu" or len(flat) != count:
-        raise ValueError(f"tokens is {tokens.dtype} of shape {tokens.shape}, for {count:,} rows: it must hold a whole number a row")
+        raise InvalidValue(f"tokens is {tokens.dtype} of shape {tokens.shape}, for {count:,} rows: it must hold a whole number a row")
     return flat.astype(np.intp)
 
 
@@ -384,7 +384,7 @@ def _are_categories(tokens: Array, categories: int, rows: Array) -> None:
     wrong = (tokens < 0) | (tokens >= categories)
     if wrong.any():
         place = int(np.argmax(wrong))
-        raise ValueError(f"token {tokens[place]} of row {rows[place]} is no category: there are {categories:,}, counted from 0")
+        raise InvalidValue(f"token {tokens[place]} of row {rows[place]} is no category: there are {categories:,}, counted from 0")
 
 
 def _words(x: Any) -> Any:

@@ -10,7 +10,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from .._errors import Complaint, NotComparable, about, saying, what_is_wrong
+from .._errors import Complaint, NotComparable, WrongType, saying, what_is_wrong
 from .._forms import parse_form
 from .._kernels.comparison import LOG_FORMS, Rows, block_rows, stream_rows, widened
 from .._kernels.compiled import BFLOAT16
@@ -40,8 +40,8 @@ def compare_models(
 ) -> ModelComparison:
     """`progress(done, rows)` is called after each block. `form` None: what the files say, else "probs"."""
     if progress is not None and not callable(progress):
-        raise TypeError(f"progress is {progress!r}: for model outputs it is a function that is told how many rows are done, of how many")
-    asked = (None, None) if form is None else parse_form(form, 2)
+        raise WrongType(f"progress is {progress!r}: for model outputs it is a function that is told how many rows are done, of how many")
+    asked = (None, None) if form is None else parse_form(form, 2, ("P", "Q"))
     listed_files = _stamps([*_paths(p), *_paths(q)])
     opened = open_source(p, "P", asked[0]), open_source(q, "Q", asked[1])
     read = {piece.path for side in opened for piece in side.pieces}
@@ -293,12 +293,12 @@ def _in_files(found: Complaint, sides: tuple[Source, Source], forms: tuple[str, 
         names = " and ".join(dict.fromkeys(side.name for side in held))
         what = "is damaged: it holds no distribution" if held[0].kind == "llama.cpp" else "holds NaN"
         parts = f"{names}: {held[0].where(row)} {what}; ", PARTIAL, " leaves such rows out"
-        return about(NotComparable, found._replace(row=(row,)), *parts)
+        return saying(NotComparable, *parts, complaint=found._replace(row=(row,)))
     found = found._replace(row=(row,), forms=forms)
     side = sides["pq".index(found.side)]
     place = f"{side.name}: {side.where(row)}"
     if side.kind == "llama.cpp":  # the file has one form, so advice about it would be wrong
-        return about(NotComparable, found, f"{place} is damaged: it {what_is_wrong(found)}")
+        return saying(NotComparable, f"{place} is damaged: it {what_is_wrong(found)}", complaint=found)
     return not_comparable(found, place)
 
 
