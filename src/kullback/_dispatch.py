@@ -10,6 +10,7 @@ from ._distributions.adapters import OWN, families_by_ecosystem, is_distribution
 from ._distributions.objects import object_kl
 from ._distributions.table import RegisteredPair, closed_forms
 from ._distributions.users import is_registered
+from ._errors import InvalidOption, WrongType
 from ._ops import Array, ops_of
 from ._reduce import check_options
 
@@ -39,24 +40,24 @@ def kl(
         if not (_is_object(p) or _is_object(q)):
             for name, x in (("method", method), ("tol", tol), ("budget", budget), ("rng", rng)):
                 if x is not None:
-                    raise ValueError(f"{name} is for distribution objects: KL of arrays is exact")
+                    raise InvalidOption(f"{name} is for distribution objects: KL of arrays is exact")
             return _divergences.kl(
                 p, q, form=form, axis=axis, keepdims=keepdims, weights=weights, reduction=reduction, base=base, temperature=temperature,
                 prior=prior, check=check,
             )  # fmt: skip
         for x, name, other in ((p, "p", "q"), (q, "q", "p")):
             if not _is_object(x):
-                raise TypeError(f"{name} is a {type(x).__name__} and {other} a distribution object: both must be one or the other")
+                raise WrongType(f"{name} is a {type(x).__name__} and {other} a distribution object: both must be one or the other")
         _known.add((type(p), type(q)))
     if form != "probs" or axis != -1 or keepdims or weights is not None or temperature is not None or prior is not None:
         given = {"form": form != "probs", "axis": axis != -1, "keepdims": keepdims, "weights": weights is not None,
                  "temperature": temperature is not None}  # fmt: skip
         name = next((name for name, is_given in given.items() if is_given), "prior")
-        raise ValueError(f"{name} is for arrays: distribution objects say themselves what their numbers are")
+        raise InvalidOption(f"{name} is for arrays: distribution objects say themselves what their numbers are")
     if method is not None:
         return _estimate(p, q, method, reduction, base, tol, budget, rng)
     if tol is not None or budget is not None or rng is not None:
-        raise ValueError("tol, budget and rng go with method='auto'")
+        raise InvalidOption("tol, budget and rng go with method='auto'")
     value = object_kl(p, q)
     return value if reduction == "none" and base is None else _reduced(value, reduction, base)
 
@@ -83,9 +84,9 @@ def _estimate(p: Any, q: Any, method: str, reduction: str, base: float | None, t
 
     check_options(reduction, False, base)
     if method != "auto":
-        raise ValueError(f"method is {method!r}: it must be 'auto', or None for closed forms only")
+        raise InvalidOption(f"method is {method!r}: it must be 'auto', or None for closed forms only")
     if reduction != "none":
-        raise ValueError("reduction is for values: method='auto' gives an Estimate for each element of the batch")
+        raise InvalidOption("reduction is for values: method='auto' gives an Estimate for each element of the batch")
     found = auto_kl(p, q, tol=tol, budget=budget, rng=rng)
     return found if base is None else scaled(found, 1.0 / math.log(base))
 

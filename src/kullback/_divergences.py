@@ -8,6 +8,7 @@ import numpy as np
 
 from ._calculus import elementwise_gradients, evaluate, evaluate_elementwise, gradients
 from ._checks import raise_if_invalid
+from ._errors import InvalidOption
 from ._forms import float_arrays, has_rank, is_number, left_pad, must_broadcast, prepare, shown
 from ._kernels.small import small_kl
 from ._ops import Array, common_ops, ops_of
@@ -226,7 +227,7 @@ def js(
     0.101749225079
     """
     if not (is_number(mix) and 0 < mix < 1):
-        raise ValueError(f"mix is {mix!r}: it must lie between 0 and 1; at the ends the divergence is 0 (for a one-sided one, use kl)")
+        raise InvalidOption(f"mix is {mix!r}: it must lie between 0 and 1; at the ends the divergence is 0 (for a one-sided one, use kl)")
     return divergence(
         "js", float(mix), p, q, form=form, axis=axis, keepdims=keepdims, weights=weights, reduction=reduction, base=base,
         temperature=temperature, prior=prior, check=check,
@@ -262,7 +263,7 @@ def renyi(
     [0.0, 0.069336, 0.143841, 0.287682, 0.693147]
     """
     if not (is_number(order) and order >= 0):
-        raise ValueError(f"order is {shown(order)}: it must be a number ≥ 0 (inf included)")
+        raise InvalidOption(f"order is {shown(order)}: it must be a number ≥ 0 (inf included)")
     kind = "kl" if order == 1 else "renyi"
     return divergence(
         kind, float(order), p, q, form=form, axis=axis, keepdims=keepdims, weights=weights, reduction=reduction, base=base,

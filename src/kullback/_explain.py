@@ -14,8 +14,9 @@ from typing import Any, NamedTuple
 import numpy as np
 import numpy.typing as npt
 
-from ._divergences import js, kl
+from ._divergences import divergence, js, kl
 from ._entropies import cross_entropy, entropy
+from ._errors import InvalidOption, InvalidValue, Option, WrongType, saying
 from ._forms import align, has_labels, parse_form, prepare
 from ._ops import ops_of
 from ._pairs import LOG_FORMS, pair
@@ -154,24 +155,34 @@ def explain(
     >>> round(e.kl_pq, 6), e.unit, e.labels
     (0.499487, 'bits', ('cat', 'dog', 'owl'))
     """
+    return explained((("p", p), ("q", q)), form=form, base=base, labels=labels, prior=prior, temperature=temperature)
+
+
+def explained(named: Sequence[tuple[str, Any]], *, form: Any, base: Any, labels: Any, prior: Any, temperature: Any) -> Explanation:
+    """`explain`, with what its caller calls the two sides in errors."""
     check_options("none", False, base)
-    forms = parse_form(form, 2)
-    named: list[tuple[str, Any]] = [("p", p), ("q", q)]
+    names = named[0][0], named[1][0]
+    forms = parse_form(form, 2, names)
     own_labels: list[Any] | None = None
     if any(has_labels(x) for _, x in named):
         if labels is not None:
-            raise ValueError("labels was passed, but p and q carry labels of their own: leave it out")
+            both = f", but {names[0]} and {names[1]} carry labels of their own: leave it out"
+            raise saying(InvalidOption, Option("labels"), f" was passed{both}")
         arrays, own_labels = align(named, forms)
-        named = list(zip(("p", "q"), arrays))
-    rows = [(name, _one_row(name, x)) for name, x in named]
+        named = list(zip(names, arrays))
+    rows = [_one_row(name, x) for name, x in named]
     # Judged in the dtype it came in (half precision may sum to 1 ± 0.05), then computed in float64, which holds all of them exactly.
-    kl(rows[0][1], rows[1][1], form=forms, temperature=temperature, prior=prior, check=True)
-    x, y = (_to_float64(row) for _, row in rows)
+    divergence(
+        "kl", 0.0, *rows, form=forms, axis=-1, keepdims=False, weights=None, reduction="none", base=None,
+        temperature=temperature, prior=prior, check=True, names=names,
+    )  # fmt: skip
+    x, y = map(_to_float64, rows)
     if isinstance(labels, str):
-        raise TypeError(f"labels is the string {labels!r}: pass a list of names, e.g. ['cat', 'dog']")
+        raise WrongType(f"labels is the string {labels!r}: pass a list of names, e.g. ['cat', 'dog']")
     shown = tuple(map(str, own_labels if own_labels is not None else labels if labels is not None else range(len(x))))
     if len(shown) != len(x):
-        raise ValueError(f"labels has {len(shown)} entr{'y' if len(shown) == 1 else 'ies'} for {len(x)} categories: it needs one for each")
+        entries = f"{len(shown)} entr{'y' if len(shown) == 1 else 'ies'}"
+        raise InvalidOption(f"labels has {entries} for {len(x)} categories: it needs one for each")
 
     options: dict[str, Any] = {"base": base, "prior": prior, "temperature": temperature, "check": False}
     back = forms[::-1]
@@ -209,7 +220,7 @@ def _one_row(name: str, x: Any) -> Any:
     shape = tuple(getattr(x, "shape", ()))
     if len(shape) > 1:
         if math.prod(shape[:-1]) != 1:
-            raise ValueError(f"{name} has shape {shape}, several distributions: explain takes one, so pick a row, e.g. {name}[0]")
+            raise InvalidValue(f"{name} has shape {shape}, several distributions: explain takes one, so pick a row, e.g. {name}[0]")
         x = x[(0,) * (len(shape) - 1) + (...,)]
     return x
 

@@ -13,6 +13,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
+from ._errors import InvalidOption, InvalidValue, WrongType
 from ._ops import Array, common_ops, ops_of
 from ._ops import numpy as numpy_ops
 from ._pairs import LOG_FORMS, Spec
@@ -65,7 +66,7 @@ def parse_form(form: Any, count: int, names: Sequence[str] = ("p", "q")) -> tupl
     if len(forms) != count or not all(f in FORMS for f in forms):
         accepted = ", ".join(repr(f) for f in FORMS)
         extra = f", or a pair of these, for {names[0]} and for {names[1]}" if count == 2 else ""
-        raise ValueError(f"form is {form!r}: it must be one of {accepted}{extra}")
+        raise InvalidOption(f"form is {form!r}: it must be one of {accepted}{extra}")
     return forms
 
 
@@ -76,16 +77,16 @@ def _count_axes(n: int) -> str:
 def parse_axes(axis: Any, ndim: int) -> tuple[int, ...]:
     given = (axis,) if not isinstance(axis, (tuple, list)) else tuple(axis)
     if not given:
-        raise ValueError("axis is empty: name the axis (or axes) that hold the categories")
+        raise InvalidOption("axis is empty: name the axis (or axes) that hold the categories")
     axes = []
     for a in given:
         if isinstance(a, bool) or not isinstance(a, (int, np.integer)):
-            raise TypeError(f"axis is {axis!r}: it must be an int or a tuple of ints")
+            raise WrongType(f"axis is {axis!r}: it must be an int or a tuple of ints")
         if not -ndim <= a < ndim:
-            raise ValueError(f"axis {a} is out of range: the arrays have {_count_axes(ndim)}")
+            raise InvalidOption(f"axis {a} is out of range: the arrays have {_count_axes(ndim)}")
         axes.append(int(a) % ndim)
     if len(set(axes)) != len(axes):
-        raise ValueError(f"axis {axis!r} names the same axis twice")
+        raise InvalidOption(f"axis {axis!r} names the same axis twice")
     return tuple(sorted(axes))
 
 
@@ -98,21 +99,21 @@ def align(named: Sequence[tuple[str, Any]], forms: Sequence[str]) -> tuple[list[
     for name, x in named:
         if not has_labels(x):
             other = next(n for n, y in named if has_labels(y))
-            raise TypeError(
+            raise WrongType(
                 f"{other} has labels and {name} ({type(x).__name__}) has none: pass both as mappings or Series, or both as arrays"
             )
         if not isinstance(x, Mapping) and not x.index.is_unique:
             twice = x.index[x.index.duplicated()][0]
-            raise ValueError(f"{name} has the label {twice!r} twice: sum its rows first, e.g. {name}.groupby(level=0).sum()")
+            raise InvalidValue(f"{name} has the label {twice!r} twice: sum its rows first, e.g. {name}.groupby(level=0).sum()")
     tables = [dict(x.items()) for _, x in named]
     labels = list(dict.fromkeys(label for table in tables for label in table))
     arrays = []
     for (name, _), table, form in zip(named, tables, forms):
         for label, v in table.items():
             if isinstance(v, (str, bytes, np.complexfloating)) or not hasattr(v, "__float__") or np.ndim(v) > 0:
-                raise TypeError(f"{name}[{label!r}] is {v!r}: labelled distributions hold one number a label")
+                raise WrongType(f"{name}[{label!r}] is {v!r}: labelled distributions hold one number a label")
             if isinstance(v, int) and not isinstance(v, bool) and not is_number(v):
-                raise ValueError(f"{name}[{label!r}] is {shown(v)}")
+                raise InvalidValue(f"{name}[{label!r}] is {shown(v)}")
         missing = -math.inf if form in LOG_FORMS else 0.0
         arrays.append(np.array([float(table.get(label, missing)) for label in labels]))
     return arrays, labels
@@ -140,7 +141,7 @@ def _refuse_what_is_no_array(name: str, x: Any) -> None:
     elif above > 0 and ops_of(inner) not in (None, numpy_ops):
         why = f"is a list of {ops_of(inner).name} arrays: stack them, so that it is one array"
     if why is not None:
-        raise TypeError(f"{name} {why}")
+        raise WrongType(f"{name} {why}")
 
 
 def _as_float_array(ops: Any, name: str, x: Any, like: Any) -> Array:
@@ -155,14 +156,14 @@ def _as_float_array(ops: Any, name: str, x: Any, like: Any) -> Array:
     try:
         array = ops.asarray(x, like)
         if getattr(array.dtype, "kind", "") == "O":
-            raise TypeError(f"it has dtype {array.dtype}")
+            raise WrongType(f"it has dtype {array.dtype}")
     except (ValueError, TypeError, RuntimeError, OverflowError) as error:
         array = ops.asarray(_from_large_integers(name, x, error), like)
     if ops.is_float(array):
         return array
     if not ops.is_integer(array):
         what = "is complex: probabilities are real numbers" if "complex" in str(array.dtype) else f"has dtype {array.dtype}: use {DTYPES}"
-        raise TypeError(f"{name} {what}")
+        raise WrongType(f"{name} {what}")
     return ops.astype(array, ops.default_float(array))
 
 
@@ -170,19 +171,19 @@ def _from_large_integers(name: str, x: Any, error: Exception) -> Array:
     """Integers that a framework's own integers cannot hold, as float64; anything else is an error, in the words of the framework."""
     made: Any = None
     if hasattr(x, "todense"):
-        raise TypeError(f"{name} is sparse ({type(x).__name__}): pass {name}.todense()") from None
+        raise WrongType(f"{name} is sparse ({type(x).__name__}): pass {name}.todense()") from None
     if not hasattr(x, "dtype") and not isinstance(x, (list, tuple, int)):
-        raise TypeError(f"{name} is a {type(x).__name__}: it must be an array of numbers") from None
+        raise WrongType(f"{name} is a {type(x).__name__}: it must be an array of numbers") from None
     if not hasattr(x, "dtype") or (isinstance(x, np.ndarray) and x.dtype == object):
         with contextlib.suppress(ValueError):
             made = np.asarray(x, dtype=object)
     if made is None or made.size == 0 or not all(isinstance(v, (int, float, np.integer, np.floating)) for v in made.flat):
         if isinstance(x, np.ndarray):
-            raise TypeError(f"{name} has dtype {x.dtype}: use {DTYPES}") from None
-        raise ValueError(f"{name} cannot be read as an array of numbers: {error}") from error
+            raise WrongType(f"{name} has dtype {x.dtype}: use {DTYPES}") from None
+        raise InvalidValue(f"{name} cannot be read as an array of numbers: {error}") from error
     for v in made.flat:
         if isinstance(v, int) and not isinstance(v, bool) and not is_number(v):
-            raise ValueError(f"{name} holds {shown(v)}") from None
+            raise InvalidValue(f"{name} holds {shown(v)}") from None
     return made.astype(np.float64)
 
 
@@ -192,9 +193,9 @@ def places(ops: Any, name: str, x: Any, like: Array) -> Array:
     try:
         at = ops.indices(x, like)
     except (ValueError, TypeError, RuntimeError, OverflowError) as error:
-        raise ValueError(f"{name} cannot be read as an array of integers: {error}") from error
+        raise InvalidValue(f"{name} cannot be read as an array of integers: {error}") from error
     if ops.is_float(at) or not ops.is_integer(at) or "bool" in str(at.dtype):
-        raise TypeError(f"{name} have dtype {at.dtype}: they must be integers, the places of categories")
+        raise WrongType(f"{name} have dtype {at.dtype}: they must be integers, the places of categories")
     return with_rank(name, at)
 
 
@@ -219,7 +220,7 @@ def has_rank(x: Array) -> bool:
 
 def with_rank(name: str, x: Array) -> Array:
     if not has_rank(x):
-        raise ValueError(f"the number of axes of {name} is unknown: state it with tf.ensure_shape")
+        raise InvalidValue(f"the number of axes of {name} is unknown: state it with tf.ensure_shape")
     return x
 
 
@@ -236,12 +237,12 @@ def _same_categories(names: Sequence[str], shapes: Sequence[Sequence[Any]], axes
         sizes = [shape[axis] for shape in shapes]
         if all(_known(n) for n in sizes) and len(set(sizes)) > 1:
             both = " and ".join(f"{name} has {n}" for name, n in zip(names, sizes))
-            raise ValueError(
-                f"{both} categories along axis {axis}: categories never broadcast; pad the shorter one with probability 0, "
-                "or pass mappings or pandas Series, which are aligned by label"
+            raise InvalidValue(
+                f"{both} categories along axis {axis}, and categories never broadcast: pad the shorter side with probability 0, "
+                "or give both sides labels (in mappings, pandas Series or label,value files), which are then aligned"
             )
         if 0 in sizes:
-            raise ValueError(f"{names[0]} has no categories along axis {axis}")
+            raise InvalidValue(f"{names[0]} has no categories along axis {axis}")
 
 
 def same_categories_when_run(ops: Any, arrays: Sequence[Array], axes: tuple[int, ...]) -> Sequence[Array]:
@@ -257,7 +258,7 @@ def must_broadcast(shapes: Sequence[Sequence[Any]], names: Sequence[str], what: 
             np.broadcast_shapes(*(tuple(shape) for shape in shapes))
         except ValueError:
             listed = " and ".join(f"{name} has shape {tuple(shape)}" for name, shape in zip(names, shapes))
-            raise ValueError(f"{listed}: {what} do not broadcast") from None
+            raise InvalidValue(f"{listed}: {what} do not broadcast") from None
 
 
 def per_row(ops: Any, name: str, v: Any, x: Array, axes: tuple[int, ...], judge: Callable[[Any, Array], Array] | None = None) -> Array:
@@ -268,7 +269,7 @@ def per_row(ops: Any, name: str, v: Any, x: Array, axes: tuple[int, ...], judge:
     batch = len(x.shape) - len(axes)
     shape = tuple(with_rank(name, v).shape)
     if len(shape) > batch:
-        raise ValueError(
+        raise InvalidValue(
             f"{name} has shape {shape}: it must broadcast to the batch shape, which has {batch} ax{'i' if batch == 1 else 'e'}s"
         )
     v = v if judge is None else judge(ops, v)
@@ -276,7 +277,7 @@ def per_row(ops: Any, name: str, v: Any, x: Array, axes: tuple[int, ...], judge:
     rows = [1 if i in axes else n for i, n in enumerate(x.shape)]
     if any(_known(n) and _known(m) and n not in (1, m) for n, m in zip(v.shape, rows)):
         expected = tuple(n for i, n in enumerate(x.shape) if i not in axes)
-        raise ValueError(f"{name} has shape {shape}: it must broadcast to the batch shape, {expected}")
+        raise InvalidValue(f"{name} has shape {shape}: it must broadcast to the batch shape, {expected}")
     return ops.rows_like(v, x, axes)
 
 
@@ -290,7 +291,7 @@ def must_be_mask(mask: Any) -> None:
     if len(wrong):
         place = tuple(int(i) for i in wrong[0])
         where = f" at {place[0] if len(place) == 1 else place}" if place else ""
-        raise ValueError(f"mask holds {mask[place]}{where}: it must be 0 for what is left out, and 1 for what counts")
+        raise InvalidValue(f"mask holds {mask[place]}{where}: it must be 0 for what is left out, and 1 for what counts")
 
 
 def judged_weights(ops: Any, weights: Array, check: bool | None = None) -> Array:
@@ -302,7 +303,7 @@ def judged_weights(ops: Any, weights: Array, check: bool | None = None) -> Array
         bad = tuple(int(i) for i in np.argwhere(~((found >= 0.0) & (found < math.inf)))[0])
         where = f" at {bad[0] if len(bad) == 1 else bad}" if bad else ""
         value = "inf in float32" if found[bad] == math.inf and found.dtype == np.float32 else f"{found[bad]:g}"  # it may have been less
-        raise ValueError(f"weights hold {value}{where}: a weight must be a finite number of at least 0; a weight of 0 leaves its row out")
+        raise InvalidValue(f"weights hold {value}{where}: a weight must be a finite number of at least 0; a weight of 0 leaves its row out")
     return weights
 
 
@@ -314,11 +315,11 @@ def check_temperature(temperature: Any, dtype: str = "float64") -> None:
     if not is_number(temperature):
         return
     if not 0 < temperature < math.inf:
-        raise ValueError(f"temperature is {shown(temperature)}: it must be positive and finite")
+        raise InvalidOption(f"temperature is {shown(temperature)}: it must be positive and finite")
     least, most = _TEMPERATURES[dtype]
     # NumPy's float32 would cast the bounds to float32, and an int may be larger than any float.
     if not least < (temperature if isinstance(temperature, int) else float(temperature)) <= most:
-        raise ValueError(
+        raise InvalidOption(
             f"temperature is {shown(temperature)}, and {dtype} logits can only be divided by numbers between {least:.3g} and {most:.3g}"
         )
 
@@ -338,7 +339,7 @@ def inverse_temperature(ops: Any, temperature: Any, x: Array, axes: tuple[int, .
 
 def _with_prior(ops: Any, x: Array, form: str, axes: tuple[int, ...], prior: float) -> Array:
     if form in LOG_FORMS:
-        raise ValueError(f"prior needs form 'counts' or 'probs', not {form!r}")
+        raise InvalidOption(f"prior needs form 'counts' or 'probs', not {form!r}")
     # Invalid numbers stay as they are, and keep out of the sum, where inf times 0 would be NaN.
     valid = (x >= 0.0) & (x < math.inf)
     safe = ops.where(valid, x, 0.0)
@@ -352,9 +353,9 @@ def _with_prior(ops: Any, x: Array, form: str, axes: tuple[int, ...], prior: flo
 
 def _parse_prior(prior: Any, forms: Sequence[str]) -> float:
     if not (is_number(prior) and 0 <= prior < math.inf):
-        raise ValueError(f"prior is {shown(prior)}: it must be a number ≥ 0 (pseudo-counts for counts, a share of uniform for probs)")
+        raise InvalidOption(f"prior is {shown(prior)}: it must be a number ≥ 0 (pseudo-counts for counts, a share of uniform for probs)")
     if "probs" in forms and prior > 1:
-        raise ValueError(f"prior is {prior!r}: for form 'probs' it is the share of uniform mixed in, between 0 and 1")
+        raise InvalidOption(f"prior is {prior!r}: for form 'probs' it is the share of uniform mixed in, between 0 and 1")
     return float(prior)
 
 
@@ -372,7 +373,7 @@ def prepare(
     names = tuple(name for name, _ in named)
     forms = parse_form(form, len(named), names)
     if check not in (None, True, False):
-        raise ValueError(f"check is {check!r}: it must be None, True or False")
+        raise InvalidOption(f"check is {check!r}: it must be None, True or False")
     check = None if check is None else bool(check)
     if any(has_labels(x) for _, x in named):
         named = list(zip(names, align(named, forms)[0]))
@@ -385,7 +386,7 @@ def prepare(
 
     ndim = max(len(x.shape) for x in arrays)
     if ndim == 0:
-        raise ValueError(f"{names[0]} is a single number: a distribution needs an axis of categories")
+        raise InvalidValue(f"{names[0]} is a single number: a distribution needs an axis of categories")
     narrow = False
     arrays = [left_pad(ops, x, ndim) for x in arrays]
     axes = parse_axes(axis, ndim)
@@ -404,7 +405,7 @@ def prepare(
     scale = None
     if temperature is not None and not (is_number(temperature) and temperature == 1):
         if any(f not in LOG_FORMS for f in forms):
-            raise ValueError("temperature divides logits: it needs form 'logits' or 'log_probs'")
+            raise InvalidOption("temperature divides logits: it needs form 'logits' or 'log_probs'")
         scale = inverse_temperature(ops, temperature, widest_of(ops, arrays), axes)
     if weights is not None:
         weights = weight_per_row(ops, weights, widest_of(ops, arrays), axes, check)

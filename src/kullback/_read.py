@@ -17,13 +17,14 @@ from typing import IO, Any
 
 import numpy as np
 
+from ._errors import Unreadable
+
 SUFFIXES = (".csv", ".json", ".npy")
 _MISSING = {"na", "n/a", "nan", "null", "none", "missing"}
 _NOT_FINITE = {"inf", "-inf", "nan", "Infinity", "-Infinity", "NaN"}
 
 
-class ReadError(ValueError):
-    """What cannot be read, and why, in one sentence."""
+ReadError = Unreadable
 
 
 def check_name(text: str, *, below: bool = True) -> None:

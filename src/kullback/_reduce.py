@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from typing import Any
 
+from ._errors import InvalidOption
 from ._forms import Inputs, is_number, shown
 from ._ops import Array
 from ._pairs import within_range
@@ -14,15 +15,15 @@ REDUCTIONS = ("none", "sum", "mean", "batchmean")
 
 def check_options(reduction: Any, keepdims: bool, base: Any) -> None:
     if reduction not in REDUCTIONS:
-        raise ValueError(f"reduction is {reduction!r}: it must be one of {', '.join(map(repr, REDUCTIONS))}")
+        raise InvalidOption(f"reduction is {reduction!r}: it must be one of {', '.join(map(repr, REDUCTIONS))}")
     if keepdims and reduction != "none":
-        raise ValueError(f"keepdims=True needs reduction='none', not {reduction!r}: a single number has no axes to keep")
+        raise InvalidOption(f"keepdims=True needs reduction='none', not {reduction!r}: a single number has no axes to keep")
     check_base(base)
 
 
 def check_base(base: Any) -> None:
     if base is not None and not (is_number(base) and 1 < base < math.inf):
-        raise ValueError(f"base is {shown(base)}: it must be a number above 1 (2 for bits, 10 for dits, None for nats)")
+        raise InvalidOption(f"base is {shown(base)}: it must be a number above 1, such as 2 for bits; without a base the unit is nats")
 
 
 def reduce_rows(inputs: Inputs, values: Array, *, reduction: str, keepdims: bool, base: float | None) -> Array:

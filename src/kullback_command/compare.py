@@ -15,7 +15,6 @@ from kullback._reduce import check_base
 
 from . import compare_tables
 from .shared import base, positive, write
-from .words import as_options
 
 # Seconds after which a person asks what takes so long.
 _LONG = 10.0
@@ -83,8 +82,6 @@ def run(arguments: argparse.Namespace) -> int:
         jinja()
     try:
         found = _compare(arguments)
-    except ReadError as error:
-        raise ReadError(as_options(str(error))) from None
     except OSError as error:  # of reading: main() would take it for one of writing
         raise ReadError(f"{error.filename or 'input'}: {error.strerror or error}") from None
     unwritten = None

@@ -42,7 +42,7 @@ def add(parser: argparse.ArgumentParser) -> None:
 
 
 def run(arguments: argparse.Namespace) -> None:
-    from kullback._explain import explain
+    from kullback._explain import explained
 
     p, q = read_distribution(arguments.p, name="P"), read_distribution(arguments.q, name="Q")
     labels = None if arguments.labels is None else read_labels(arguments.labels)
@@ -50,9 +50,8 @@ def run(arguments: argparse.Namespace) -> None:
         with_labels, without = ("P", "Q") if isinstance(p, dict) else ("Q", "P")
         raise ReadError(f"{with_labels} has labels and {without} has none: give both as label,value files, or neither")
     form = tuple(part.strip() for part in arguments.form.split(","))
-    found = explain(
-        p,
-        q,
+    found = explained(
+        (("P", p), ("Q", q)),
         form=form if len(form) == 2 else arguments.form,
         base=arguments.base,
         labels=labels,

@@ -9,7 +9,6 @@ from kullback._read import ReadError
 
 from .compare_tables import add_reading, reading
 from .shared import write
-from .words import as_options
 
 
 def add(parser: argparse.ArgumentParser) -> None:
@@ -42,17 +41,13 @@ def run(arguments: argparse.Namespace) -> None:
         )
     check_target(arguments.output)  # before the work; one of the profiles, to which the others are added, is a fine place
     options = reading(arguments)
-    try:
-        if profiles:
-            given = [name for name, value in options.items() if value and name not in ("engine", "memory")]
-            if given or arguments.like:
-                raise ReadError(f"--{(given or ['like'])[0]} is for tables, and these are profiles, whose bins are made")
-            found = profile(source)
-        else:
-            found = profile(source[0], like=arguments.like, progress=sys.stderr.isatty(), **options)
-    except ReadError as error:
-        sentence = as_options(str(error)).replace("with like=", "with --like")
-        raise ReadError(sentence.replace("name the columns to take", "name the columns to take with --columns")) from None
+    if profiles:
+        given = [name for name, value in options.items() if value and name not in ("engine", "memory")]
+        if given or arguments.like:
+            raise ReadError(f"--{(given or ['like'])[0]} is for tables, and these are profiles, whose bins are made")
+        found = profile(source)
+    else:
+        found = profile(source[0], like=arguments.like, progress=sys.stderr.isatty(), **options)
     found.write(arguments.output)
     apart = [name for name, bins in found.bins.items() if bins.kind == "identifier"]
     note = f"; not comparable, as identifiers and sequence numbers: {', '.join(map(printable, apart))}" if apart else ""

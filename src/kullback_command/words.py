@@ -1,35 +1,22 @@
-"""The words of the library's errors, as a user of the command knows them."""
+"""The sentences of the library's errors, for users of the command, who know options instead of arguments."""
 
 from __future__ import annotations
 
-import re
-
-from kullback._read import ReadError
+from kullback._errors import InvalidValue, KullbackError, NotComparable, Option, sentence
 
 
 def of_error(error: Exception) -> str:
-    """The sentence of an error. A ReadError is about a file, and stays as it is."""
-    if isinstance(error, ReadError):
-        return str(error)
-    # The library calls the sides p and q, which here are P and Q.
-    return re.sub(r"(?<![\w'])([pq])(?![\w'\[])", lambda side: side[1].upper(), as_options(str(error)))
+    """The sentence of an error."""
+    parts = error.parts if isinstance(error, KullbackError) else ()
+    if isinstance(error, InvalidValue) and error.complaint is not None and not isinstance(error, NotComparable):
+        # One distribution on each side, without weights. Comparisons of files say where the row is.
+        add = f"pass {_spelled(Option('prior'))} to add pseudo-counts"
+        parts = sentence(error.complaint, error.complaint.side, "", add)
+    return "".join(map(_spelled, parts)) or str(error)
 
 
-def as_options(message: str) -> str:
-    """The library speaks of arguments; the command has options."""
-    message = re.sub(r"form=\('(\w+)', '(\w+)'\)", r"--form \1,\2", message)
-    message = re.sub(r"form='(\w+)'", r"--form \1", message)
-    for argument, option in (
-        ("allow_partial=True", "--allow-partial"),
-        ("name the columns to compare", "name the columns to compare with --columns"),
-        ("common=True", "--common"),
-        ("engine='spark'", "--engine spark"),
-        ("pass prior= to", "pass --prior to"),
-        ("labels was passed", "--labels was passed"),
-        ("pass mappings or pandas Series", "give label,value files"),
-        ("; give the row weight 0 to leave it out", ""),  # no command has weights
-        (", or give the row weight 0", ""),
-        ("None for nats", "e for nats"),
-    ):
-        message = message.replace(argument, option)
-    return message
+def _spelled(part: object) -> str:
+    if not isinstance(part, Option):
+        return str(part)
+    name, value = f"--{part.name.replace('_', '-')}", part.value
+    return name if value in (None, True) else f"{name} {','.join(value) if isinstance(value, tuple) else value}"

@@ -260,7 +260,7 @@ def test_errors_are_one_sentence(run, bad_files, arguments, message):
 
 
 ENTRIES = [
-    (("explain", "0.5,0.5", "0.9,0.1"), "kullback._explain.explain"),
+    (("explain", "0.5,0.5", "0.9,0.1"), "kullback._explain.explained"),
     (("compare", "p.npy", "p.npy", "--fail-over", "0"), "kullback._compare.models.compare_models"),
     (("compare", "t.csv", "t.csv", "--fail-over", "0"), "kullback._compare.tables.compare_tables"),
     (("profile", "t.csv", "-o", "t.json"), "kullback._compare.tables.profile"),

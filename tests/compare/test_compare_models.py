@@ -22,7 +22,6 @@ from kullback._compare.models import compare_models
 from kullback._compare.sources import host
 from kullback._kernels import comparison, cpu
 from kullback._kernels.comparison import compare_rows
-from kullback._read import ReadError
 
 
 @pytest.mark.parametrize("categories", [2, 7, 256, 257, 5000])
@@ -202,7 +201,7 @@ def test_bfloat16(tmp_path, rng, monkeypatch, small):
     assert against.kl_pq.mean == pytest.approx(found.kl_pq.mean, rel=1e-3)  # the codes are off by up to 1.2e-4 in the logarithm, at random
     q[7, 3] = torch.nan
     torch.save(q, tmp_path / "q.pt")
-    with pytest.raises(ReadError, match=r"q.pt: row 7 holds NaN"):
+    with pytest.raises(kb.NotComparable, match=r"q.pt: row 7 holds NaN"):
         kb.compare(tmp_path / "p.safetensors", tmp_path / "q.pt", form="logits")
     # Probabilities of half precision may sum to 1 but for 5e-2, also where rows go through the exact formula.
     probs = torch.softmax(p.float(), -1).bfloat16()
@@ -281,9 +280,10 @@ def test_the_first_row_that_is_wrong_is_named(tmp_path, rng, monkeypatch, small_
     for wrong, where in ((9, "q.npy: row 9 "), (60, "p.npy: row 60 holds NaN"), (70, "q.npy: row 70 ")):
         np.save(tmp_path / "p.npy", p)
         np.save(tmp_path / "q.npy", q)
-        with pytest.raises(ReadError) as error:
+        with pytest.raises(kb.NotComparable) as error:
             compare_models(tmp_path / "p.npy", tmp_path / "q.npy", progress=lambda n, rows: done.append(n))
         assert where in str(error.value)
+        assert error.value.complaint.row == (wrong,)
         assert done == sorted(done)
         assert max(done, default=0) <= wrong
         p[wrong], q[wrong] = p[0], q[0]

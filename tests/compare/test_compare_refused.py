@@ -38,7 +38,7 @@ class TestRefused:
         return tmp_path
 
     def refused(self, q, sentence, **options):
-        with pytest.raises(ReadError) as error:
+        with pytest.raises((ReadError, kb.NotComparable)) as error:
             kb.compare("p.npy", q, **{"form": "logits", **options})
         assert sentence in str(error.value)
         assert "\n" not in str(error.value)
@@ -444,7 +444,7 @@ class TestRefused:
         torch.save(torch.tensor(self.q), "q.pt")
         code = "import sys; sys.modules['torch'] = None; import kullback as kb; kb.compare('p.npy', 'q.pt', form='logits')"
         done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True)
-        assert "ReadError: q.pt: reading .pt needs PyTorch (pip install torch); or save the array as .npy or .safetensors" in done.stderr
+        assert "Unreadable: q.pt: reading .pt needs PyTorch (pip install torch); or save the array as .npy or .safetensors" in done.stderr
 
     def test_nan(self, here):
         self.q[17, 3] = np.nan
@@ -469,7 +469,7 @@ class TestRefused:
         np.save("shards/b.npy", bad[20:])
         self.refused("shards", "shards: row 23 (shards/b.npy, row 3) sums to 1.5, not 1", form="probs")
         write_llama("p.kld", self.p, np.zeros((CHUNKS, CONTEXT), int))
-        with pytest.raises(ReadError, match=r"row 23 sums to 1\.5"):
+        with pytest.raises(kb.NotComparable, match=r"row 23 sums to 1\.5"):
             kb.compare("p.kld", bad, form=("log_probs", "probs"))
 
     def test_forms_and_tokens(self, here):

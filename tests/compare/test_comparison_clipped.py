@@ -324,7 +324,7 @@ def test_masks_and_what_is_no_distribution(rng, kernel, form):
     for left, right, name in ((p, Plain(wrong, form, False), "q"), (Plain(wrong, form, False), p, "p")):
         with pytest.raises(ValueError, match=rf"^{name} row 9 ") as error:
             compare_clipped(left, right, None)
-        assert error.value.row == 9
+        assert error.value.complaint.row == (9,)
 
 
 def test_the_sum_that_is_allowed_beside_a_file(rng, kernel):

@@ -7,6 +7,7 @@ run on every eager framework, and their silence on every compiled one.
 from __future__ import annotations
 
 import math
+import pickle
 import re
 import warnings
 
@@ -427,14 +428,28 @@ def test_two_frameworks_in_one_call():
 @pytest.mark.parametrize("make", [np.asarray, torch.tensor], ids=["numpy", "torch"])
 def test_categories_never_broadcast(function, make):
     fix = (
-        "categories never broadcast; pad the shorter one with probability 0, or pass mappings or pandas Series, which are aligned by label"
+        "pad the shorter side with probability 0, "
+        "or give both sides labels (in mappings, pandas Series or label,value files), which are then aligned"
     )
     one, four = np.ones((2, 1)), np.full((2, 4), 0.25)
-    raises(ValueError, f"p has 1 and q has 4 categories along axis 1: {fix}", function, make(one), make(four))
-    raises(ValueError, f"p has 4 and q has 1 categories along axis 1: {fix}", function, make(four), make(one))
-    raises(ValueError, f"p has 3 and q has 4 categories along axis 0: {fix}", function, make(P), make(four[0]))
-    raises(ValueError, f"p has 3 and q has 4 categories along axis 1: {fix}", function, make(P), make(four))
-    raises(ValueError, f"p has 2 and q has 1 categories along axis 0: {fix}", function, make(four), make(four[:1]), axis=(0, 1))
+    raises(
+        ValueError, f"p has 1 and q has 4 categories along axis 1, and categories never broadcast: {fix}", function, make(one), make(four)
+    )
+    raises(
+        ValueError, f"p has 4 and q has 1 categories along axis 1, and categories never broadcast: {fix}", function, make(four), make(one)
+    )
+    raises(
+        ValueError, f"p has 3 and q has 4 categories along axis 0, and categories never broadcast: {fix}", function, make(P), make(four[0])
+    )
+    raises(ValueError, f"p has 3 and q has 4 categories along axis 1, and categories never broadcast: {fix}", function, make(P), make(four))
+    raises(
+        ValueError,
+        f"p has 2 and q has 1 categories along axis 0, and categories never broadcast: {fix}",
+        function,
+        make(four),
+        make(four[:1]),
+        axis=(0, 1),
+    )
 
 
 @pytest.mark.parametrize("make", [np.asarray, torch.tensor], ids=["numpy", "torch"])
@@ -630,3 +645,65 @@ def test_transforms_give_nan_and_do_not_raise():
     np.testing.assert_array_equal(np.isnan(np.asarray(found)), expected)
     with torch.device("meta"):
         assert kb.kl(torch.empty(4, 3), torch.empty(4, 3)).shape == (4,)
+
+
+# --- the hierarchy ---
+
+
+@pytest.mark.parametrize(
+    ("error", "builtin"),
+    [
+        (kb.InvalidValue, ValueError),
+        (kb.NotComparable, kb.InvalidValue),
+        (kb.InvalidOption, ValueError),
+        (kb.WrongType, TypeError),
+        (kb.CannotRun, RuntimeError),
+        (kb.NoClosedForm, NotImplementedError),
+        (kb.Unreadable, ValueError),
+        (kb.Unwritable, kb.Unreadable),
+    ],
+)
+def test_every_error_is_one_of_kullback_and_a_built_in_one(error, builtin):
+    assert issubclass(error, builtin)
+    assert issubclass(error, kb.KullbackError)
+    assert (error.__module__, getattr(kb, error.__name__)) == ("kullback", error)
+
+
+@pytest.mark.parametrize(
+    ("form", "row", "expected"),
+    [
+        ("probs", (0.5, 0.8, -0.3), ("negative", -0.3, 2, "logits")),
+        ("probs", (0.25, 0.25, 6.81), ("sum", 7.31, None, "logits")),
+        ("log_probs", (0.5, 0.25, 0.25), ("sum", 2 * math.exp(0.25) + math.exp(0.5), None, "probs")),
+        ("probs", (0, 0, 0), ("no_mass", 0.0, None, None)),
+        ("counts", (0, 0, 0), ("no_mass", 0.0, None, None)),
+        ("counts", (1, math.inf, 0), ("not_finite", math.inf, 1, None)),
+        ("logits", (1, 0, math.inf), ("plus_inf", math.inf, 2, None)),
+    ],
+)
+def test_the_record_of_an_invalid_row(form, row, expected):
+    rows = with_row(row, rows=np.log(GOOD) if form.startswith("log") else GOOD)
+    with pytest.raises(kb.InvalidValue) as caught:
+        kb.cross_entropy(np.where(rows == rows[0], rows, rows[0]), rows, form=form)
+    found = caught.value.complaint
+    assert (found.side, found.row, found.form, found.forms) == ("q", (2,), form, (form, form))
+    assert (found.problem, pytest.approx(found.value), found.category, found.likely) == expected
+
+
+def test_errors_keep_their_record_in_pickles():
+    with pytest.raises(kb.InvalidValue) as caught:
+        kb.kl(with_row([3.0, 4.31, 0.0]), GOOD)
+    loaded = pickle.loads(pickle.dumps(caught.value))
+    assert (type(loaded), str(loaded)) == (kb.InvalidValue, str(caught.value))
+    assert (loaded.complaint, loaded.parts) == (caught.value.complaint, caught.value.parts)
+
+
+def test_a_comparison_says_which_row_as_data():
+    seen = kb.Comparison()
+    with pytest.raises(kb.NotComparable) as caught:
+        seen.update(GOOD, with_row([3.0, 4.31, 0.0]), mask=[0, 1, 1, 1])
+    found = caught.value.complaint
+    assert (found.side, found.row, found.problem) == ("q", (2,), "sum")
+    with pytest.raises(kb.NotComparable) as caught:
+        seen.update(GOOD, with_row([math.nan, 1.0, 0.0]), mask=[0, 1, 1, 1])
+    assert (caught.value.complaint.row, caught.value.complaint.problem) == ((2,), "nan")

@@ -100,7 +100,7 @@ def test_advice_is_what_there_is(here, capsys):
     ):
         assert main([*arguments, "-o", "out.json"]) == 2
         assert capsys.readouterr().err == f"kullback profile: {sentence}\n"
-    with pytest.raises(ValueError, match=r"in the table; name the columns to take$"):
+    with pytest.raises(ValueError, match=r"in the table; name the columns to take with columns=$"):
         profile("other.csv", like="ref.json")
     assert main(["compare", "ref.json", "own.json"]) == 2
     assert capsys.readouterr().err.endswith(
@@ -115,7 +115,7 @@ def test_profiles_of_other_columns_do_not_merge(here):
             ValueError, match=rf"do not merge: only profile {having} of 2 has column 'b'; profile both with the same columns$"
         ):
             profile(given)
-    with pytest.raises(ValueError, match=r"^column 'new': only the table has it; name the columns to take$"):
+    with pytest.raises(ValueError, match=r"^column 'new': only the table has it; name the columns to take with columns=$"):
         profile(AFTER.append_column("new", pa.array([1] * 400)), like="ref.json")
     with pytest.raises(ValueError, match=r"^there are no profiles to merge: the list is empty$"):
         profile([])

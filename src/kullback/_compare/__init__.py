@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
+from .._errors import WrongType
+
 
 def compare(a: Any, b: Any, **options: Any) -> Any:
     """How far apart two models' outputs, or two tables, are: a record with every figure, `a` being the reference, P.
@@ -55,7 +57,7 @@ def _must_know(options: Mapping[str, Any], compared: Callable[..., Any], kind: s
     for name in options:
         if name not in known:
             near = difflib.get_close_matches(name, known)
-            raise TypeError(
+            raise WrongType(
                 f"kullback.compare has no option {name!r} for {'tables' if kind == 'tables' else 'model outputs'}: "
                 + (f"is it {' or '.join(near)}?" if near else f"there are {', '.join(known)}")
             )

@@ -2,15 +2,15 @@
 
 from __future__ import annotations
 
-import re
 from typing import Any, NamedTuple
 
 import numpy as np
 
-from .._divergences import kl
+from .._checks import complaint
+from .._errors import NotComparable
 from .._kernels import compiled
 from .._kernels.comparison import LOG_FORMS, Rows, widened
-from .comparison import Buckets, NotComparable, compare_batch
+from .comparison import Buckets, compare_batch, not_comparable
 from .llama import Clipped, pool
 
 Array = Any
@@ -46,8 +46,7 @@ def compare_clipped(p: Clipped | Plain, q: Clipped | Plain, chosen: Array | None
             pooled = pool(sides[0], sides[1], None if chosen is None else chosen[part], tops)
             exact = compare_batch(pooled.p, pooled.q, ("log_probs", "log_probs"), (False, False), None)
         except NotComparable as error:
-            row = int(part[error.row])
-            raise NotComparable(re.sub(r"row \d+", f"row {row}", str(error)), row) from None
+            raise not_comparable(error.complaint._replace(row=(int(part[error.complaint.row[0]]),))) from None
         for name in ("kl_pq", "kl_qp", "js"):
             rows[name][part] = getattr(exact, name)
         for name in ("top_p", "top_q", "log_p", "log_q", "bucket_p", "bucket_q", "theirs"):
@@ -79,8 +78,7 @@ def _some(side: Clipped | Plain, part: Array, name: str) -> Any:
     if side.form not in LOG_FORMS:
         wrong |= (x < 0).any(1)
     for row in np.flatnonzero(wrong):
-        try:
-            kl(x[row].astype(np.float64), x[row].astype(np.float64), form=side.form)
-        except ValueError as error:
-            raise NotComparable(f"{name} row {row}{str(error).removeprefix('p')}", int(row)) from None
+        found = complaint(x[row], side.form)
+        if found is not None:
+            raise not_comparable(found._replace(side=name, row=(int(row),)))
     return log - total

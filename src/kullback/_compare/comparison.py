@@ -7,12 +7,13 @@ from __future__ import annotations
 
 import json
 import math
-import re
 from typing import Any, NamedTuple
 
 import numpy as np
 
+from .._checks import complaint
 from .._divergences import js, kl
+from .._errors import Complaint, InvalidOption, InvalidValue, NotComparable, WrongType, saying, sentence
 from .._forms import DTYPES, must_be_mask, parse_form
 from .._kernels.comparison import Rows, compare_rows, ready, widened
 from .._reduce import check_base
@@ -30,16 +31,6 @@ BINS = 10
 TOGETHER = 8192
 
 
-class NotComparable(ValueError):
-    """Rows that cannot be compared; `row` is the first, counted within the batch."""
-
-    def __init__(self, message: str, row: int) -> None:
-        # Comparisons have no weights, and no prior.
-        advice = r"(pass prior= to add pseudo-counts, or )?give the row weight 0( to leave it out)?"
-        super().__init__(re.sub(advice, "take the row out of both sides", message))
-        self.row = row
-
-
 class Buckets(NamedTuple):
     """Of llama.cpp's rows, what is hidden: its mass, and llama.cpp's own figure, None if P is no such file."""
 
@@ -48,8 +39,15 @@ class Buckets(NamedTuple):
     theirs: Array | None
 
 
+def not_comparable(found: Complaint, place: str | None = None) -> NotComparable:
+    """The error about a row of a comparison, which has neither weights nor a prior. `place` is where the row is, if not in a batch."""
+    leave_out = "take the row out of both sides"
+    place = f"{found.side} row {found.row[0]}".lstrip() if place is None else place
+    return saying(NotComparable, *sentence(found, place, leave_out, leave_out), complaint=found)
+
+
 def compare_batch(p: Array, q: Array, forms: tuple[str, str], halves: tuple[bool, bool], chosen: Array | None) -> Rows:
-    """The figures of each row; NaN where a row holds NaN. What is no distribution raises."""
+    """The figures of each row, which are NaN if it holds NaN. A row that is no distribution raises NotComparable."""
     tolerances = tuple(5e-2 if half else 1e-3 for half in halves)
     p, q = ready(p), ready(q)
     found = compare_rows(p, q, forms, (tolerances[0], tolerances[1]), chosen)
@@ -61,42 +59,41 @@ def compare_batch(p: Array, q: Array, forms: tuple[str, str], halves: tuple[bool
         x, y = (widened(side[rows]).astype(np.float64) for side in (p, q))  # in float32 JS of close rows would lose digits
         excused = [_excused(side, form, half) for side, form, half in zip((x, y), forms, halves)]
         form = excused[0][0], excused[1][0]
-        try:
-            wrong = [(row, name) for (_, row), name in zip(excused, "pq") if row is not None]
-            if wrong:
-                raise ValueError("{1} row {0}".format(*min(wrong)))
-            found.kl_pq[rows] = kl(x, y, form=form)
-            found.kl_qp[rows] = kl(y, x, form=form[::-1])
-            found.js[rows] = js(x, y, form=form)
-        except ValueError as error:
-            place = re.search(r"([pq]) row (\d+)", str(error))
-            name, bad = (place[1], int(place[2])) if place else ("p", 0)
-            message = _in_its_form(x[bad], forms[0]) if name == "p" else _in_its_form(y[bad], forms[1])
-            message = f"{name} row {rows[bad]}{message.removeprefix('p')}" if message else str(error)
-            raise NotComparable(message, int(rows[bad])) from None
+        wrong = min(((row, side) for side, (_, row) in enumerate(excused) if row is not None), default=None)
+        if wrong is None:
+            try:
+                found.kl_pq[rows] = kl(x, y, form=form)
+                found.kl_qp[rows] = kl(y, x, form=form[::-1])
+                found.js[rows] = js(x, y, form=form)
+                continue
+            except InvalidValue as error:
+                if error.complaint is None:
+                    raise
+                wrong = error.complaint.row[0], "pq".index(error.complaint.side)
+        row, side = wrong
+        raise first_wrong((x, y)[side][row], int(rows[row]), side, forms)
     return found
 
 
-def holding_nan(found: Rows, rows: Array, skip_nan: bool) -> Array:
-    """Which of the rows with these numbers hold NaN. Raises if there are some, unless they are to be skipped."""
+def first_wrong(numbers: Array, row: int, side: int, forms: tuple[str, str]) -> NotComparable:
+    """The error about a row of a batch, in the form that its side was given in."""
+    found = complaint(numbers, forms[side])
+    assert found is not None
+    return not_comparable(found._replace(side="pq"[side], row=(row,), forms=forms))
+
+
+def holding_nan(found: Rows, skip_nan: bool) -> Array:
+    """Which rows hold NaN. Raises if there are some, unless they are to be skipped."""
     bad = np.isnan(found.kl_pq) | np.isnan(found.kl_qp) | np.isnan(found.js)
     if not skip_nan and bad.any():
-        raise NotComparable(f"row {int(rows[np.argmax(bad)])} holds NaN", int(np.argmax(bad)))
+        raise not_comparable(Complaint("", (int(np.argmax(bad)),), "nan", math.nan, None, "", None, ()))
     return bad
 
 
-def _in_its_form(row: Array, form: str) -> str | None:
-    """What is wrong with a row, in the words for the form it was given in, excused or not."""
-    try:
-        kl(row, row, form=form)
-    except ValueError as error:
-        return str(error)
-    return None
-
-
 def _excused(x: Array, form: str, half: bool) -> tuple[str, int | None]:
-    """Sums of half-precision numbers may be off by 5e-2, and `kl` is given wider ones: a form that takes any sum, and the first row that is
-    off by more."""
+    """A form that takes any sum, and the first row whose sum is off by more than half precision explains.
+
+    Sums of half-precision numbers may be off by 5e-2. `kl` gets wider numbers and would refuse them."""
     if not half or form not in ("probs", "log_probs"):
         return form, None
     total = np.sum(np.exp(x, dtype=np.float64) if form == "log_probs" else x, 1, dtype=np.float64)
@@ -134,9 +131,9 @@ class Comparison:
 
     def __init__(self, *, start: int = 0, top: int = 20) -> None:
         if not _is_whole(top) or top < 1:
-            raise ValueError(f"top is {top!r}: it must be a whole number of at least 1")
+            raise InvalidOption(f"top is {top!r}: it must be a whole number of at least 1")
         if not _is_whole(start):
-            raise ValueError(f"start is {start!r}: it must be a whole number, the first row's")
+            raise InvalidOption(f"start is {start!r}: it must be a whole number, the first row's")
         self._next = int(start)
         self._categories: int | None = None
         self._tokens: bool | None = None
@@ -169,11 +166,11 @@ class Comparison:
         for name, side in (("p", x), ("q", y)):
             if side.dtype.kind not in "biuf" or side.dtype.itemsize > 8:  # as `kl` has it; what is converted here would lose a part
                 real = "is complex: probabilities are real numbers" if side.dtype.kind == "c" else f"has dtype {side.dtype}: use {DTYPES}"
-                raise TypeError(f"{name} {real}")
+                raise WrongType(f"{name} {real}")
         if x.shape != y.shape:
-            raise ValueError(f"p has shape {x.shape} and q {y.shape}: they must be the same")
+            raise InvalidValue(f"p has shape {x.shape} and q {y.shape}: they must be the same")
         if x.ndim == 0 or x.shape[-1] == 0:
-            raise ValueError(f"p has shape {x.shape}: it must be [..., categories]")
+            raise InvalidValue(f"p has shape {x.shape}: it must be [..., categories]")
         batch = x.shape[:-1]
         x, y = x.reshape(-1, x.shape[-1]), y.reshape(-1, y.shape[-1])
         chosen = None if tokens is None else _whole_numbers(host(tokens, "tokens")[0], len(x))
@@ -185,7 +182,7 @@ class Comparison:
             try:
                 kept = np.broadcast_to(given, batch).reshape(-1) != 0
             except ValueError:
-                raise ValueError(f"mask has shape {given.shape}, for rows of shape {batch}: it must be one number a row") from None
+                raise InvalidValue(f"mask has shape {given.shape}, for rows of shape {batch}: it must be one number a row") from None
             x, y, rows, chosen = x[kept], y[kept], rows[kept], None if chosen is None else chosen[kept]
         if chosen is not None:
             _are_categories(chosen, x.shape[1], rows - self._next)
@@ -194,14 +191,15 @@ class Comparison:
                 found = compare_batch(x, y, (forms[0], forms[1]), (half_p, half_q), chosen)
                 self._take(found, rows, chosen, x.shape[1], skip_nan)
             except NotComparable as error:  # of the rows that are left; the caller has the batch
-                raise ValueError(re.sub(r"row \d+", f"row {rows[error.row] - self._next}", str(error))) from None
+                place = (int(rows[error.complaint.row[0]]) - self._next,)
+                raise not_comparable(error.complaint._replace(row=place)) from None
         self._next, self._masked = self._next + count, self._masked + count - len(x)
 
     def _agree(self, categories: int, tokens: bool) -> None:
         if self._categories not in (None, categories):
-            raise ValueError(f"this batch has {categories:,} categories and those before it {self._categories:,}")
+            raise InvalidValue(f"this batch has {categories:,} categories and those before it {self._categories:,}")
         if self._tokens not in (None, tokens):
-            raise ValueError(
+            raise InvalidValue(
                 f"this batch comes {'with' if tokens else 'without'} tokens and those before it {'without' if tokens else 'with'}"
             )
         self._categories, self._tokens = categories, tokens
@@ -209,7 +207,7 @@ class Comparison:
     def _take(
         self, found: Rows, rows: Array, chosen: Array | None, categories: int, skip_nan: bool, buckets: Buckets | None = None
     ) -> None:
-        bad = holding_nan(found, rows, skip_nan)
+        bad = holding_nan(found, skip_nan)
         self._agree(categories, chosen is not None)
         if bad.any():
             self._nan += int(bad.sum())
@@ -258,7 +256,7 @@ class Comparison:
     def merge(self, other: Comparison) -> None:
         """Add what another one has seen, as if it had been seen here. Percentiles, counts and worst rows do not depend on the order."""
         if not isinstance(other, Comparison):
-            raise TypeError(f"merge takes a Comparison, not a {type(other).__name__}: for a saved one, Comparison.from_dict")
+            raise WrongType(f"merge takes a Comparison, not a {type(other).__name__}: for a saved one, Comparison.from_dict")
         if other._categories is not None and other._tokens is not None:
             self._agree(other._categories, other._tokens)
         self._settle()
@@ -287,7 +285,7 @@ class Comparison:
     def from_dict(cls, saved: dict[str, Any]) -> Comparison:
         """What `to_dict` has saved."""
         if not isinstance(saved, dict) or saved.get("schema") != SCHEMA:
-            raise ValueError(f"this is no saved Comparison of this version: its schema is not {SCHEMA!r}")
+            raise InvalidValue(f"this is no saved Comparison of this version: its schema is not {SCHEMA!r}")
         saved = _numbers(saved)
         try:
             _must_be_counts(saved)
@@ -298,7 +296,7 @@ class Comparison:
             made._worst.rows = [tuple(row) for row in saved["worst"]]
             made._bins = np.array(saved["bins"], dtype=np.float64).reshape(BINS, 4)
         except (KeyError, TypeError, ValueError, AttributeError) as error:
-            raise ValueError(f"this saved Comparison is not as to_dict() made it ({type(error).__name__}: {error})") from None
+            raise InvalidValue(f"this saved Comparison is not as to_dict() made it ({type(error).__name__}: {error})") from None
         return made
 
     def result(self, *, base: float | None = None, **about: Any) -> ModelComparison:
@@ -307,7 +305,7 @@ class Comparison:
         self._settle()
         rows = self._moments["kl_pq"].count + self._moments["kl_pq"].infinite
         if not rows:
-            raise ValueError("no rows were compared" + (f": all {self._nan:,} hold NaN" if self._nan else ""))
+            raise InvalidValue("no rows were compared" + (f": all {self._nan:,} hold NaN" if self._nan else ""))
         unit = 1.0 if base is None else 1.0 / math.log(base)
         figures: dict[str, Any] = {name: self._statistic(name, 1.0 if name == "delta_p" else unit) for name in SPREADS}
         same = self._moments["same_top"]
@@ -372,13 +370,13 @@ def _must_be_counts(saved: dict[str, Any]) -> None:
     wrong += ["worst"] if any(len(row) != len(WorstRow._fields) for row in saved["worst"]) else []
     numbers = [*saved["worst"], *(moments.values() for moments in saved["moments"].values())]
     if wrong or not all(isinstance(x, (int, float)) for each in numbers for x in each):
-        raise TypeError(f"{(wrong or ['worst or moments'])[0]} holds what is no number, or too few")
+        raise WrongType(f"{(wrong or ['worst or moments'])[0]} holds what is no number, or too few")
 
 
 def _whole_numbers(tokens: Array, count: int) -> Array:
     flat = tokens.reshape(-1)
     if flat.dtype.kind not in "iu" or len(flat) != count:
-        raise ValueError(f"tokens is {tokens.dtype} of shape {tokens.shape}, for {count:,} rows: it must hold a whole number a row")
+        raise InvalidValue(f"tokens is {tokens.dtype} of shape {tokens.shape}, for {count:,} rows: it must hold a whole number a row")
     return flat.astype(np.intp)
 
 
@@ -386,7 +384,7 @@ def _are_categories(tokens: Array, categories: int, rows: Array) -> None:
     wrong = (tokens < 0) | (tokens >= categories)
     if wrong.any():
         place = int(np.argmax(wrong))
-        raise ValueError(f"token {tokens[place]} of row {rows[place]} is no category: there are {categories:,}, counted from 0")
+        raise InvalidValue(f"token {tokens[place]} of row {rows[place]} is no category: there are {categories:,}, counted from 0")
 
 
 def _words(x: Any) -> Any:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import re
 from collections.abc import Callable, Sequence
 from functools import partial
 from pathlib import Path
@@ -11,15 +10,16 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
+from .._errors import Complaint, NotComparable, WrongType, saying, what_is_wrong
 from .._forms import parse_form
 from .._kernels.comparison import LOG_FORMS, Rows, block_rows, stream_rows, widened
 from .._kernels.compiled import BFLOAT16
 from .._kernels.stream import in_order
 from .._read import ReadError, stamp
 from .clipped import Plain, compare_clipped
-from .comparison import Buckets, Comparison, NotComparable, compare_batch, holding_nan
+from .comparison import Buckets, Comparison, compare_batch, holding_nan, not_comparable
 from .llama import Clipped
-from .pairing import aligned
+from .pairing import PARTIAL, aligned
 from .record import ModelComparison, Side
 from .shards import SUFFIXES, arrays_in, flat, listed, natural_blocks
 from .sources import Source, host, open_source
@@ -40,8 +40,8 @@ def compare_models(
 ) -> ModelComparison:
     """`progress(done, rows)` is called after each block. `form` None: what the files say, else "probs"."""
     if progress is not None and not callable(progress):
-        raise TypeError(f"progress is {progress!r}: for model outputs it is a function that is told how many rows are done, of how many")
-    asked = (None, None) if form is None else parse_form(form, 2)
+        raise WrongType(f"progress is {progress!r}: for model outputs it is a function that is told how many rows are done, of how many")
+    asked = (None, None) if form is None else parse_form(form, 2, ("P", "Q"))
     listed_files = _stamps([*_paths(p), *_paths(q)])
     opened = open_source(p, "P", asked[0]), open_source(q, "Q", asked[1])
     read = {piece.path for side in opened for piece in side.pieces}
@@ -123,16 +123,16 @@ def _check(p: Source, q: Source, allow_partial: bool) -> None:
         )
     for side in (p, q) if not allow_partial else ():
         for piece in side.incomplete:
-            raise ReadError(
-                f"{piece.path} is cut short: {piece.whole:,} of its {piece.rows:,} rows are there; allow_partial=True compares those"
-            )
+            cut = f"{piece.path} is cut short: {piece.whole:,} of its {piece.rows:,} rows are there; "
+            raise saying(ReadError, cut, PARTIAL, " compares those")
 
 
 def _match(p: Source, q: Source, allow_partial: bool) -> int:
     """How many rows to go through; unequal numbers are refused."""
     fewer = min(p.rows, q.rows)
     if p.rows != q.rows and not allow_partial:
-        raise ReadError(f"{p.name} has {p.rows:,} rows and {q.name} {q.rows:,}: allow_partial=True compares the first {fewer:,}")
+        unequal = f"{p.name} has {p.rows:,} rows and {q.name} {q.rows:,}: "
+        raise saying(ReadError, unequal, PARTIAL, f" compares the first {fewer:,}")
     return fewer
 
 
@@ -159,17 +159,16 @@ def _token_reader(sides: tuple[Source, Source], given: _Tokens | None, allow_par
             if not agree.all():
                 row = int(np.argmin(agree))
                 if not allow_partial:
-                    raise ReadError(
-                        f"{name} and {other_name} are not about the same text: in row {start + row:,} the token is {found[row]} and "
-                        f"{other[row]}; allow_partial=True compares the rows whose tokens agree"
-                    )
+                    where = f"in row {start + row:,} the token is {found[row]} and {other[row]}; "
+                    differ = f"{name} and {other_name} are not about the same text: {where}"
+                    raise saying(ReadError, differ, PARTIAL, " compares the rows whose tokens agree")
                 same = agree if same is None else same & agree
         if chunked and not (agree := _same_text(sides, start, stop)).all():
             if not allow_partial:
-                raise ReadError(
-                    f"{sides[0].name} and {sides[1].name} are not about the same text: row {start + int(np.argmin(agree)):,} comes after "
-                    "other tokens; allow_partial=True compares the rows whose tokens agree, with all before them in their chunk"
-                )
+                where = f"row {start + int(np.argmin(agree)):,} comes after other tokens; "
+                differ = f"{sides[0].name} and {sides[1].name} are not about the same text: {where}"
+                agreeing = " compares the rows whose tokens agree, with all before them in their chunk"
+                raise saying(ReadError, differ, PARTIAL, agreeing)
             same = agree if same is None else same & agree
         return found, same
 
@@ -280,29 +279,27 @@ class _Blocks(NamedTuple):
             else:
                 p, q = (_floats(b) for b in block.sides)
                 found = compare_batch(p, q, self.forms, (block.halves[0], block.halves[1]), chosen)
-            holding_nan(found, block.rows, self.allow_partial)
+            holding_nan(found, self.allow_partial)
         except NotComparable as error:
-            raise ReadError(_place(error, self.sides, self.forms, block.rows, block.sides)) from None
+            raise _in_files(error.complaint, self.sides, self.forms, block.rows, block.sides) from None
         return compared._replace(found=found, buckets=buckets)
 
 
-def _place(error: NotComparable, sides: tuple[Source, Source], forms: tuple[str, str], rows: Array, blocks: list[Any]) -> str:
-    """The library speaks of p, q and rows of a batch; the reader has files."""
-    row = int(rows[error.row])
-    text = str(error)
-    if "holds NaN" in text:
-        held = [side for side, b in zip(sides, blocks) if _has_nan(b, error.row)] or list(sides)
+def _in_files(found: Complaint, sides: tuple[Source, Source], forms: tuple[str, str], rows: Array, blocks: list[Any]) -> NotComparable:
+    """The error about a row of a block, with the row's place in the files."""
+    row = int(rows[found.row[0]])
+    if found.problem == "nan":
+        held = [side for side, b in zip(sides, blocks) if _has_nan(b, found.row[0])] or list(sides)
         names = " and ".join(dict.fromkeys(side.name for side in held))
         what = "is damaged: it holds no distribution" if held[0].kind == "llama.cpp" else "holds NaN"
-        return f"{names}: {held[0].where(row)} {what}; allow_partial=True leaves such rows out"
-    which = int(text.startswith("q "))
-    side = sides[which]
-    wrong = text[text.find("row") :].partition(" ")[2].lstrip("0123456789")
-    if side.kind == "llama.cpp":  # whose form is no one's to give
-        return f"{side.name}: {side.where(row)} is damaged: it{wrong.partition(':')[0]}"
-    if forms[0] != forms[1]:  # it was asked about one side only, and the other's form is to stay
-        wrong = re.sub(r"form='(\w+)'", lambda form: f"form={(forms[0], form[1]) if which else (form[1], forms[1])}", wrong)
-    return f"{side.name}: {side.where(row)}{wrong}"
+        parts = f"{names}: {held[0].where(row)} {what}; ", PARTIAL, " leaves such rows out"
+        return saying(NotComparable, *parts, complaint=found._replace(row=(row,)))
+    found = found._replace(row=(row,), forms=forms)
+    side = sides["pq".index(found.side)]
+    place = f"{side.name}: {side.where(row)}"
+    if side.kind == "llama.cpp":  # the file has one form, so advice about it would be wrong
+        return saying(NotComparable, f"{place} is damaged: it {what_is_wrong(found)}", complaint=found)
+    return not_comparable(found, place)
 
 
 def _has_nan(block: Any, row: int) -> bool:

@@ -10,9 +10,12 @@ import re
 from collections.abc import Sequence
 from typing import Any
 
+from .._errors import Option, saying
 from .._read import ReadError
 from .shards import natural
 from .sources import Source
+
+PARTIAL = Option("allow_partial", True)
 
 Sides = tuple[Source, Source]
 
@@ -40,13 +43,13 @@ def aligned(sides: Sides, allow_partial: bool) -> tuple[Sides, tuple[str, ...]]:
             more = f" and {len(lacking) - 1:,} more shards of {other.name}" if len(lacking) > 1 else ""
             sentence = f"{side.name} has no counterpart of {lacking[0].path}{more}"
             if not allow_partial:
-                raise ReadError(f"{sentence}; allow_partial=True compares the shards that both have")
+                raise saying(ReadError, f"{sentence}; ", PARTIAL, " compares the shards that both have")
             notes.append(f"{sentence}: {sum(piece.rows for piece in lacking):,} rows were left out.")
     for p, q in ((found[0][key], found[1][key]) for key in both):
         if p.rows != q.rows:
             sentence = f"{p.path} has {p.rows:,} rows and {q.path} {q.rows:,}"
             if not allow_partial:
-                raise ReadError(f"{sentence}: allow_partial=True compares the first {min(p.rows, q.rows):,} of them")
+                raise saying(ReadError, f"{sentence}: ", PARTIAL, f" compares the first {min(p.rows, q.rows):,} of them")
             notes.append(f"{sentence}: the first {min(p.rows, q.rows):,} of them were compared.")
     order = dict(zip(keys[1], names[1])) | dict(zip(keys[0], names[0]))  # P's, where it has them: its rows keep their numbers
     union = sorted(order, key=lambda key: natural(order[key]) if isinstance(key, str) else key)

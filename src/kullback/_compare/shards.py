@@ -20,6 +20,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
+from .._errors import Option, saying
 from .._forms import FORMS
 from .._kernels.compiled import BFLOAT16
 from .._read import ReadError, check_name, first_line, npy_header
@@ -148,7 +149,8 @@ def _choose(path: Path, arrays: Mapping[str, Stored], wanted: str | None) -> tup
     if len(named) > 1:
         if wanted in named:
             return wanted, wanted
-        raise ReadError(f"{path} holds {', '.join(named[:-1])} and {named[-1]}: say which to compare, e.g. form={named[0]!r}")
+        held = f"{path} holds {', '.join(named[:-1])} and {named[-1]}"
+        raise saying(ReadError, f"{held}: say which to compare, e.g. ", Option("form", named[0]))
     parameter = next(filter(_PARAMETER.fullmatch, arrays), None)
     if parameter is not None and not named:
         raise ReadError(

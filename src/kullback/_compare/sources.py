@@ -11,6 +11,7 @@ from typing import Any
 
 import numpy as np
 
+from .._errors import WrongType
 from .._forms import DTYPES
 from .._ops import ops_of
 from .._read import ReadError
@@ -164,4 +165,4 @@ def host(x: Any, name: str = "it") -> tuple[Array, bool]:
         return np.asarray(ops.to_numpy(ops.astype(x, ops.float32) if half else x)), half
     except (TypeError, NotImplementedError, RuntimeError):  # in a framework's own words
         what = f"{name} ({type(x).__name__}, {x.dtype}) cannot be read as numbers"
-        raise TypeError(f"{what}: pass a dense array with dtype {DTYPES}, outside of compiled functions") from None
+        raise WrongType(f"{what}: pass a dense array with dtype {DTYPES}, outside of compiled functions") from None

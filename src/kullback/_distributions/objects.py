@@ -8,6 +8,7 @@ from typing import Any
 
 import numpy as np
 
+from .._errors import NoClosedForm
 from .._forms import float_arrays
 from .._ops import Array, common_ops
 from .._ops import numpy as numpy_ops
@@ -20,10 +21,6 @@ from .scalars import kl_of_floats
 from .shapes import check_shapes
 from .structures import STRUCTURES, structural_kl
 from .users import find_user_function
-
-
-class NoClosedForm(NotImplementedError):
-    """There is no closed form for this pair of distributions."""
 
 
 def _no_closed_form(p: Any, q: Any, first: Record, second: Record) -> NoClosedForm:

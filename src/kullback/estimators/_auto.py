@@ -12,7 +12,8 @@ from typing import Any
 import numpy as np
 
 from .._distributions.adapters import name_of
-from .._distributions.objects import NoClosedForm, object_kl
+from .._distributions.objects import object_kl
+from .._errors import InvalidOption, NoClosedForm, WrongType
 from .._ops import ops_of
 from ._compound import IndependentLaw
 from ._estimate import Estimate
@@ -36,9 +37,9 @@ _FAR = 1024.0
 
 def auto_kl(p: Any, q: Any, *, tol: float | None, budget: int | None, rng: Any) -> Estimate:
     if tol is not None and not 0.0 < tol < 1.0:
-        raise ValueError(f"tol is {tol!r}: it must be between 0 and 1, the relative error to stop at")
+        raise InvalidOption(f"tol is {tol!r}: it must be between 0 and 1, the relative error to stop at")
     if budget is not None and (isinstance(budget, bool) or not isinstance(budget, (int, np.integer)) or budget < 100):
-        raise ValueError(f"budget is {budget!r}: it must be a whole number of terms, nodes or samples, 100 or more")
+        raise InvalidOption(f"budget is {budget!r}: it must be a whole number of terms, nodes or samples, 100 or more")
     closed = _closed(p, q)
     if closed is not None and not np.isnan(closed.value).any():
         return closed
@@ -70,7 +71,7 @@ def _closed(p: Any, q: Any) -> Estimate | None:
         return None
     ops = ops_of(value)
     if ops is not None and not ops.can_look(value):
-        raise TypeError("method='auto' looks at values, so it cannot be traced or compiled: call it outside, or use kullback.kl(p, q)")
+        raise WrongType("method='auto' looks at values, so it cannot be traced or compiled: call it outside, or use kullback.kl(p, q)")
     numbers = host_numbers(value)
     digits = "float64" if ops is None or value.dtype == ops.float64 else "float32"
     return Estimate(

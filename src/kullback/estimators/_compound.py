@@ -7,6 +7,7 @@ from typing import Any
 
 import numpy as np
 
+from .._errors import WrongType
 from ._law import Law, Mixture, Tail, described
 from ._records import mixture_tail
 
@@ -68,7 +69,7 @@ class Row(Law):
         self.event_shape = self.laws[0].event_shape
         self.discrete = self.laws[0].discrete
         if any(law.discrete != self.discrete for law in laws):
-            raise TypeError("a mixture of discrete and continuous components has neither a density nor a pmf")
+            raise WrongType("a mixture of discrete and continuous components has neither a density nor a pmf")
         if not self.event_shape:
             self.low, self.high = (
                 np.stack([np.broadcast_to(x, shape) for x in ends], -1) for ends in ([law.low for law in laws], [law.high for law in laws])

@@ -16,6 +16,7 @@ from .._distributions.adapters import name_of, read
 from .._distributions.families import Record
 from .._distributions.readers.from_scipy import refuse_singular
 from .._distributions.structures import STRUCTURES
+from .._errors import WrongType
 from .._ops import ops_of
 
 Array = Any
@@ -410,7 +411,7 @@ def host_numbers(x: Any) -> Array:
     """Parameters as float64 NumPy arrays."""
     ops = ops_of(x)
     if ops is not None and not ops.can_look(x):
-        raise TypeError("it looks at parameters, so it cannot be traced or compiled; call it outside")
+        raise WrongType("it looks at parameters, so it cannot be traced or compiled; call it outside")
     return np.asarray(x if ops is None else ops.to_numpy(x), dtype=np.float64)
 
 
@@ -421,7 +422,7 @@ def law_of(d: Any, *, native: bool = False) -> Law:
     if isinstance(d, Record):
         found = _of_record(d)
         if found is None:
-            raise TypeError(f"kullback.distributions.{type(d).__name__} has no sampler and no density here: pass a library's object")
+            raise WrongType(f"kullback.distributions.{type(d).__name__} has no sampler and no density here: pass a library's object")
         return found
     if type(d).__module__.startswith("scipy.stats"):
         return _of_scipy(d)
@@ -452,7 +453,7 @@ def _of_scipy(d: Any) -> Law:
         return ScipyLaw(d, d.dist.name, scipy_tail(d)) if found is None else found
     if hasattr(d, "rvs") and (hasattr(d, "logpdf") or hasattr(d, "logpmf")):
         return ScipyVectorLaw(d, type(d).__name__.removesuffix("_frozen"))
-    raise TypeError(f"{as_law.__module__ and type(d).__name__} is not a frozen distribution of scipy.stats")
+    raise WrongType(f"{as_law.__module__ and type(d).__name__} is not a frozen distribution of scipy.stats")
 
 
 def _of_record(record: Record) -> Law | None:

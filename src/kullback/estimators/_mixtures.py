@@ -13,7 +13,8 @@ import numpy as np
 
 from .._distributions.adapters import read
 from .._distributions.families import Independent, Record
-from .._distributions.objects import NoClosedForm, object_kl
+from .._distributions.objects import object_kl
+from .._errors import NoClosedForm
 from ._compound import IndependentLaw
 from ._law import Law, NormalVectorLaw, ScipyLaw, host_numbers
 from ._quadrature import spread

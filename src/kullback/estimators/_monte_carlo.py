@@ -14,6 +14,7 @@ from typing import Any
 import numpy as np
 
 from .._distributions.adapters import name_of
+from .._errors import InvalidOption, InvalidValue, one_of
 from ._estimate import Estimate
 from ._law import Law, law_of, mass_inside, numpy_source, seen
 from ._terms import EPSILON, phi_of
@@ -76,15 +77,13 @@ def monte_carlo(
     >>> monte_carlo(Normal(0.0, 1.0), Normal(0.5, 1.0), n=100_000, rng=0)           # exactly 0.125
     0.12506 ± 0.00055 (monte carlo k1, control variate, n=100000)
     """
-    if kind not in KINDS:
-        raise ValueError(f"kind is {kind!r}: it must be one of {', '.join(map(repr, KINDS))}")
-    if variates not in VARIATES:
-        raise ValueError(f"variates is {variates!r}: it must be one of {', '.join(map(repr, VARIATES))}")
+    one_of("kind", kind, KINDS)
+    one_of("variates", variates, VARIATES)
     whole = isinstance(n, (int, np.integer)) or (isinstance(n, float) and n.is_integer())  # 1e9 is
     if isinstance(n, bool) or not whole or n < 2:
-        raise ValueError(f"n is {n!r}: it must be a whole number of samples, 2 or more")
+        raise InvalidOption(f"n is {n!r}: it must be a whole number of samples, 2 or more")
     if tol is not None and not (isinstance(tol, (int, float, np.number)) and tol > 0):
-        raise ValueError(f"tol is {tol!r}: it must be above 0, the standard error to stop at")
+        raise InvalidOption(f"tol is {tol!r}: it must be above 0, the standard error to stop at")
     # Drawn by their own library, unless quantiles are asked for.
     native = variates in (None, "control")
     first, second = law_of(p, native=native), law_of(q, native=native)
@@ -120,16 +119,16 @@ def without(found: Estimate, invalid: Array, flaw: str) -> Estimate:
 
 def common_shape(p: Law, q: Law, p_name: str, q_name: str) -> tuple[int, ...]:
     if p.event_shape != q.event_shape:
-        raise ValueError(
+        raise InvalidValue(
             f"events have different shapes: {p_name} has {p.event_shape} and {q_name} {q.event_shape}; events do not broadcast"
         )
     if p.discrete != q.discrete:
         kinds = ["discrete" if law.discrete else "continuous" for law in (p, q)]
-        raise ValueError(f"{p_name} is {kinds[0]} and {q_name} {kinds[1]}: they have no densities in common")
+        raise InvalidValue(f"{p_name} is {kinds[0]} and {q_name} {kinds[1]}: they have no densities in common")
     try:
         return np.broadcast_shapes(p.batch_shape, q.batch_shape)
     except ValueError:
-        raise ValueError(f"batches do not broadcast: {p_name} has {p.batch_shape} and {q_name} {q.batch_shape}") from None
+        raise InvalidValue(f"batches do not broadcast: {p_name} has {p.batch_shape} and {q_name} {q.batch_shape}") from None
 
 
 class _Moments:
@@ -178,7 +177,7 @@ def run(
 ) -> Estimate:  # fmt: skip
     inside = mass_inside(p, q, shape) if p.is_scalar else np.ones(shape)
     if kind == "k3" and not np.all(inside == 1.0):
-        raise ValueError(f"k3 is biased here: Q has mass outside the support of P ({p.name}‖{q.name}); use kind='k1'")
+        raise InvalidOption(f"k3 is biased here: Q has mass outside the support of P ({p.name}‖{q.name}); use kind='k1'")
     control = variates == "control" and kind != "k2" and not np.isnan(inside).any()
     quiet = variates in ("antithetic", "quasi")
     draw = _drawer(p, variates, rng)
@@ -273,7 +272,7 @@ def _drawer(p: Law, variates: str | None, rng: Any) -> Callable[[int], Array]:
         source = p.source(rng)
         return lambda size: p.draw(size, source)
     if p.from_uniform(np.full((1, *p.batch_shape, *p.event_shape), 0.5)) is None:
-        raise ValueError(f"variates={variates!r} needs quantiles, and {p.name} has none here: use variates='control'")
+        raise InvalidOption(f"variates={variates!r} needs quantiles, and {p.name} has none here: use variates='control'")
     generator = numpy_source(rng)
     if variates == "antithetic":
 

@@ -14,6 +14,7 @@ from typing import Any
 import numpy as np
 
 from .._distributions.adapters import name_of
+from .._errors import WrongType
 from ._compound import IndependentLaw, MixtureLaw, Row, ZeroInflatedLaw
 from ._law import KumaraswamyLaw, Law, ScipyLaw, host_numbers, law_of
 
@@ -43,14 +44,14 @@ def native_law(d: Any, *, native: bool = False) -> Law:
                           ("tensorflow_probability.substrates.jax", _TfpJaxLaw), ("tensorflow_probability", _TfpLaw)):  # fmt: skip
         if mark in module:
             return library(d, name)
-    raise TypeError(f"{type(d).__module__}.{type(d).__name__} is not a distribution kullback can evaluate or draw from")
+    raise WrongType(f"{type(d).__module__}.{type(d).__name__} is not a distribution kullback can evaluate or draw from")
 
 
 def _mixture(d: Any, name: str) -> Law:
     cat = next(getattr(d, x) for x in ("mixture_distribution", "mixing_distribution", "cat") if hasattr(d, x))
     law = law_of(cat)
     if not hasattr(law, "logs"):
-        raise TypeError(f"{name}: its weights are a {type(cat).__name__}, not a Categorical")
+        raise WrongType(f"{name}: its weights are a {type(cat).__name__}, not a Categorical")
     log_weights = np.where(law.invalid[..., None], np.nan, law.logs)  # a law puts valid numbers in the place of invalid ones
     for field in ("component_distribution", "components_distribution"):
         parts = getattr(d, field, None)
@@ -121,10 +122,10 @@ class _TorchLaw(_NativeLaw):
 
         if isinstance(rng, torch.Generator):
             if rng.device.type != self.device.type:
-                raise TypeError(f"rng is a generator on {rng.device} and {self.name} is on {self.device}: make it there")
+                raise WrongType(f"rng is a generator on {rng.device} and {self.name} is on {self.device}: make it there")
             return rng
         if rng is not None and (isinstance(rng, bool) or not isinstance(rng, (int, np.integer))):
-            raise TypeError(f"rng is a {type(rng).__name__}: {self.name} is PyTorch's; pass a torch.Generator or an int")
+            raise WrongType(f"rng is a {type(rng).__name__}: {self.name} is PyTorch's; pass a torch.Generator or an int")
         made = torch.Generator(device=self.device)
         if rng is None:
             made.seed()
@@ -239,7 +240,7 @@ class _JaxLaw(_NativeLaw):
             return [jax.random.PRNGKey(int(rng))]
         if isinstance(rng, jax.Array) and (rng.dtype == np.uint32 or jax.dtypes.issubdtype(rng.dtype, jax.dtypes.prng_key)):
             return [rng]
-        raise TypeError(f"rng is a {type(rng).__name__}: {self.name} is drawn with JAX; pass a jax.random key or an int")
+        raise WrongType(f"rng is a {type(rng).__name__}: {self.name} is drawn with JAX; pass a jax.random key or an int")
 
     def draw(self, n: int, source: Any) -> Array:
         import jax
@@ -360,7 +361,7 @@ class _TfpLaw(_NativeLaw):
             pair = tf.cast(tf.convert_to_tensor(rng), tf.int32)
             if tuple(pair.shape) == (2,):
                 return [pair, 0]
-        raise TypeError(
+        raise WrongType(
             f"rng is a {type(rng).__name__}: {self.name} is TensorFlow's; pass an int or a pair of them, as stateless seeds are"
         )
 
@@ -410,4 +411,4 @@ def numpy_source_from(rng: Any) -> np.random.Generator:
         return np.random.default_rng([int(x) for x in np.ravel(np.asarray(data))])
     if "tensorflow" in kind.__module__ or isinstance(rng, (list, tuple)):
         return np.random.default_rng([int(x) & 0xFFFFFFFF for x in np.ravel(np.asarray(rng))])
-    raise TypeError(f"rng is a {kind.__name__}: pass an int, a numpy.random.Generator, a torch.Generator, a JAX key or a pair of ints")
+    raise WrongType(f"rng is a {kind.__name__}: pass an int, a numpy.random.Generator, a torch.Generator, a JAX key or a pair of ints")

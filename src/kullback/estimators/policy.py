@@ -7,12 +7,12 @@ explained in `losses.policy_kl`; nothing is reduced.
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
 from typing import Any, NamedTuple
 
 import numpy as np
 
 from .._divergences import kl
+from .._errors import InvalidOption, InvalidValue, WrongType, one_of
 from .._forms import float_arrays, is_number, left_pad, must_be_mask, shown
 from .._ops import Array, common_ops
 from .._pairs import attach, expm1, phi
@@ -131,28 +131,23 @@ def _gradients(ops: Any, spec: Spec, logp: Array, logp_ref: Array, log_w: Array 
     return -slope, slope, to_w
 
 
-def _one_of(name: str, given: Any, accepted: Sequence[str]) -> None:
-    if given not in accepted:
-        raise ValueError(f"{name} is {given!r}: it must be one of {', '.join(map(repr, accepted))}")
-
-
 def _log_bounds(clip: Any, logp_old: Any) -> tuple[float, float] | None:
     if clip is None:
         return None
     low, high = clip if isinstance(clip, (tuple, list)) and len(clip) == 2 else (0.0, clip)
     if not (is_number(low) and is_number(high) and 0 <= low <= high and high > 0):
-        raise ValueError(
+        raise InvalidOption(
             f"clip is {shown(clip)}: it must be the largest importance ratio to count with, or a pair of the smallest and the largest"
         )
     if logp_old is None:
-        raise ValueError("clip bounds the importance ratios π/π_old: it needs logp_old, the log-probs at the time the tokens were drawn")
+        raise InvalidOption("clip bounds the importance ratios π/π_old: it needs logp_old, the log-probs at the time the tokens were drawn")
     return -math.inf if low == 0 else math.log(low), math.log(high)
 
 
 def _same_shape(name: str, shape: Any, other: str, expected: Any) -> None:
     known = len(shape) == len(expected) and all(n == m for n, m in zip(shape, expected) if isinstance(n, int) and isinstance(m, int))
     if not known:
-        raise ValueError(f"{name} has shape {tuple(shape)} and {other} {tuple(expected)}: one log-prob for each token, in both")
+        raise InvalidValue(f"{name} has shape {tuple(shape)} and {other} {tuple(expected)}: one log-prob for each token, in both")
 
 
 def _sums_before(ops: Any, x: Array) -> Array:
@@ -166,17 +161,17 @@ def policy_terms(
 ) -> Terms:  # fmt: skip
     """The terms that estimators and losses share; the arguments are those of `losses.policy_kl`. Larger exponents than `bound` count as
     that one."""
-    _one_of("kind", kind, KINDS)
-    _one_of("level", level, LEVELS)
-    _one_of("gradient", gradient, GRADIENTS)
+    one_of("kind", kind, KINDS)
+    one_of("level", level, LEVELS)
+    one_of("gradient", gradient, GRADIENTS)
     bounds = _log_bounds(clip, logp_old)
     if kind == "full":
         if level == "sequence" and logp_taken is None:
-            raise ValueError(
+            raise InvalidOption(
                 "kind='full' at level='sequence' needs logp_taken, π's log-probs of the tokens drawn: later tokens depend on them"
             )
     elif logp_taken is not None:
-        raise ValueError("logp_taken goes with kind='full'; elsewhere logp itself holds the log-probs of the tokens drawn")
+        raise InvalidOption("logp_taken goes with kind='full'; elsewhere logp itself holds the log-probs of the tokens drawn")
     named = [("logp", logp), ("logp_ref", logp_ref), ("logp_old", logp_old), ("mask", mask), ("logp_taken", logp_taken)]
     named = [(name, x) for name, x in named if x is not None or name in ("logp", "logp_ref")]
     ops = common_ops(named)
@@ -192,7 +187,7 @@ def policy_terms(
         if name in arrays:
             _same_shape(name, arrays[name].shape, "logp without its last axis" if kind == "full" else "logp", shape)
     if len(shape) == 0 and level == "sequence":
-        raise ValueError("level='sequence' needs an axis of tokens, the last of logp" + (" but one" if kind == "full" else ""))
+        raise InvalidOption("level='sequence' needs an axis of tokens, the last of logp" + (" but one" if kind == "full" else ""))
     if kind == "full":
         return _full(ops, arrays, level, gradient, bounds, out, bound)
     return _sampled(ops, arrays, kind, level, gradient, bounds, out, bound)
@@ -206,7 +201,7 @@ def token_mask(ops: Any, mask: Any, like: Array) -> Array | None:
     missing = len(like.shape) - len(mask.shape)
     sizes = zip(mask.shape, like.shape[max(missing, 0) :])
     if missing < 0 or any(isinstance(n, int) and isinstance(m, int) and n not in (1, m) for n, m in sizes):
-        raise ValueError(f"mask has shape {tuple(mask.shape)}: it must broadcast to {tuple(like.shape)}, one entry a token")
+        raise InvalidValue(f"mask has shape {tuple(mask.shape)}: it must broadcast to {tuple(like.shape)}, one entry a token")
     if ops.may_look(mask):
         must_be_mask(np.asarray(ops.to_numpy(mask)))
     return ops.rows_like(left_pad(ops, mask, len(like.shape)), like, ()) != 0.0
@@ -357,7 +352,7 @@ def from_policy(
     )  # fmt: skip
     ops = terms.ops
     if not ops.can_look(terms.values):
-        raise TypeError("from_policy makes numbers, and there are none yet inside jit, compile or vmap: use per_token there")
+        raise WrongType("from_policy makes numbers, and there are none yet inside jit, compile or vmap: use per_token there")
     values = np.asarray(ops.to_numpy(terms.values), np.float64)
     counts = np.ones_like(values) if terms.kept is None else np.asarray(ops.to_numpy(terms.kept), np.float64)
     if values.ndim > 1 or level == "sequence":
@@ -365,7 +360,7 @@ def from_policy(
     values, counts = np.atleast_1d(values).ravel()[counts.ravel() > 0], counts.ravel()[counts.ravel() > 0]
     n = len(values)
     if n == 0:
-        raise ValueError("nothing to estimate from: there are no tokens, or the mask leaves none")
+        raise InvalidValue("nothing to estimate from: there are no tokens, or the mask leaves none")
     if level == "sequence":
         counts = np.ones_like(counts)
     # The mean is a quotient of two sums over sequences; its error is that of values − mean · counts.

@@ -11,6 +11,7 @@ from typing import Any
 import numpy as np
 
 from .._divergences import divergence
+from .._errors import InvalidValue
 from .._forms import inverse_temperature, is_number, weight_per_row
 from .._ops import Array
 from .._reduce import reduce_values, row_weights, share_of_each
@@ -60,12 +61,12 @@ def only_padding(ops: Any, x: Array, rest: slice, weights: Any, sentence: str, *
     if not look or getattr(ops, "is_capturing", bool)():
         return x + ops.astype(ops.where(found > 0.0, math.nan, found), x.dtype)
     if not ops.can_look(found):
-        raise ValueError(f"{sentence} (a compiled function cannot look for padding)")
+        raise InvalidValue(f"{sentence} (a compiled function cannot look for padding)")
     wrong = np.asarray(ops.to_numpy(ops.squeeze(found, last))) > 0.0
     if weights is not None:
         wrong = wrong & (np.asarray(ops.to_numpy(weights_of_rows(ops, weights, x))) != 0.0)
     if wrong.any():
-        raise ValueError(sentence)
+        raise InvalidValue(sentence)
     return x
 
 

@@ -11,6 +11,7 @@ import math
 from collections.abc import Callable
 from typing import Any, NamedTuple, NoReturn
 
+from .._errors import InvalidValue, WrongType
 from .._forms import inverse_temperature, is_number, judged_weights
 from .._ops import Array, ops_of
 from ._dense import FIX, different_sizes
@@ -30,7 +31,7 @@ class Slice(NamedTuple):
 def check_framework(ops: Any) -> None:
     if ops.name != "PyTorch":
         hint = "; in JAX, shard the arrays" if ops.name == "JAX" else ""
-        raise TypeError(f"group is of torch.distributed, and these are {ops.name} arrays{hint}")
+        raise WrongType(f"group is of torch.distributed, and these are {ops.name} arrays{hint}")
 
 
 def slice_of(ops: Any, group: Any, columns: int, x: Array, called: str) -> Slice:
@@ -51,7 +52,7 @@ def refuse_together(group: Any, sentence: str) -> NoReturn:
 
     with contextlib.suppress(ValueError):
         parallel_torch.Ranks(group).must_agree(sentence)
-    raise ValueError(sentence)
+    raise InvalidValue(sentence)
 
 
 def row_values(
@@ -137,9 +138,9 @@ def of_dtensors(
     where = parallel_torch.layout(student, teacher)
     sizes = student.shape[-1], teacher.shape[-1]
     if sizes[0] != sizes[1] and (valid is None or valid > min(sizes)):  # by its values, one rank might raise while others wait for it
-        raise ValueError(different_sizes("student", sizes[0], "teacher", sizes[1], FIX))
+        raise InvalidValue(different_sizes("student", sizes[0], "teacher", sizes[1], FIX))
     if has_axes(temperature):
-        raise ValueError("temperature must be one number beside DTensors: rows lie on several ranks")
+        raise InvalidValue("temperature must be one number beside DTensors: rows lie on several ranks")
     if not is_number(temperature):
         temperature = parallel_torch.local_number(temperature, where)
     local = tuple(x.to_local() for x in (student, teacher))

@@ -10,6 +10,8 @@ from typing import Any
 
 import numpy as np
 
+from .._checks import TEMPERATURE
+from .._errors import InvalidOption, InvalidValue
 from .._forms import check_temperature, inverse_temperature, is_number, shown
 from .._ops import Array
 from .._pairs import expm1, result_dtype
@@ -19,11 +21,11 @@ def check_scaling(temperature: Any, *, scale_t2: bool = False, softcap: Any = No
     check_temperature(temperature)
     for name, x in (("softcap", 1.0 if softcap is None else softcap), ("logit_scale", logit_scale)):
         if not (is_number(x) and 0 < x < math.inf):
-            raise ValueError(f"{name} is {shown(x)}: it must be a number above 0")
+            raise InvalidOption(f"{name} is {shown(x)}: it must be a number above 0")
     if scale_t2 and temperature is None:
-        raise ValueError("scale_t2 multiplies by temperature squared, and temperature is None: pass a number")
+        raise InvalidOption("scale_t2 multiplies by temperature squared, and temperature is None: pass a number")
     if scale_t2 and has_axes(temperature):
-        raise ValueError("scale_t2 needs one temperature: multiply reduction='none' by your temperatures squared")
+        raise InvalidOption("scale_t2 needs one temperature: multiply reduction='none' by your temperatures squared")
 
 
 def has_axes(temperature: Any) -> bool:
@@ -42,7 +44,7 @@ def look_at_temperatures(ops: Any, temperature: Array, weights: Array | None) ->
         if weights is not None:
             wrong = wrong & (np.asarray(ops.to_numpy(weights)) != 0)
         if wrong.any():
-            raise ValueError("temperature is not positive and finite everywhere, or too small to divide by: it divides the logits of a row")
+            raise InvalidValue(TEMPERATURE)
 
 
 def inverse(ops: Any, temperature: Any, x: Array) -> Any:
@@ -84,4 +86,4 @@ def capped(ops: Any, x: Array, logit_scale: float, softcap: float | None, beside
 def check_valid(valid: Any, *arrays: Array, least: int = 1) -> None:
     most = max(x.shape[-1] for x in arrays)
     if not (isinstance(valid, int) and not isinstance(valid, bool) and least <= valid <= most):
-        raise ValueError(f"valid is {valid!r}: it must be a number of categories, from {least} to the {most} there are")
+        raise InvalidOption(f"valid is {valid!r}: it must be a number of categories, from {least} to the {most} there are")

@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from .._divergences import divergence
+from .._errors import CannotRun, InvalidOption, InvalidValue, WrongType, one_of
 from .._forms import float_arrays, is_number
 from .._ops import Array, common_ops
 from .._reduce import check_options, reduce_values
@@ -90,23 +91,22 @@ def kl_loss(
     """
     kind, share, teacher_first = _direction(direction, mix)
     check_options(reduction, False, None)
-    if impl not in ("auto", "array", "triton"):
-        raise ValueError(f"impl is {impl!r}: it must be 'auto', 'array' or 'triton'")
+    one_of("impl", impl, ("auto", "array", "triton"))
     check_scaling(temperature, scale_t2=scale_t2, softcap=softcap, logit_scale=logit_scale)
     if isinstance(student, TopK):
-        raise TypeError("student is a TopK: only a teacher can be one; of a student all logits must be there")
+        raise WrongType("student is a TopK: only a teacher can be one; of a student all logits must be there")
     if isinstance(teacher, TopK):
         if inplace:
-            raise ValueError("inplace is for teachers whose logits are all there, not for a TopK")
+            raise InvalidOption("inplace is for teachers whose logits are all there, not for a TopK")
         value = sparse_loss(
             student, teacher, direction, (kind, share, teacher_first), temperature=temperature, softcap=softcap, logit_scale=logit_scale,
             weights=weights, reduction=reduction, valid=valid, group=group, impl=impl,
         )  # fmt: skip
     elif any(type(x).__name__ == "DTensor" for x in (student, teacher)):
         if group is not None:
-            raise ValueError("group is for plain tensors: DTensors know theirs")
+            raise InvalidOption("group is for plain tensors: DTensors know theirs")
         if inplace:
-            raise ValueError("inplace is for plain tensors on one device")
+            raise InvalidOption("inplace is for plain tensors on one device")
         if valid is not None:
             check_valid(valid, student, teacher)
         return _parallel.of_dtensors(
@@ -118,16 +118,16 @@ def kl_loss(
         student, teacher = float_arrays(ops, [("student", student), ("teacher", teacher)])
         for name, x in (("student", student), ("teacher", teacher)):
             if len(x.shape) == 0:
-                raise ValueError(f"{name} is a single number: a distribution needs an axis of categories")
+                raise InvalidValue(f"{name} is a single number: a distribution needs an axis of categories")
             if x.shape[-1] == 0 and group is None:
-                raise ValueError(f"{name} has no categories: its shape is {tuple(x.shape)}")
+                raise InvalidValue(f"{name} has no categories: its shape is {tuple(x.shape)}")
         if valid is not None:
             check_valid(valid, student, teacher, least=1 if group is None else 0)
         if inplace:
             reason = _why_not_in_place(student, teacher, softcap, logit_scale, valid, group)
             reason = reason or why_not_fused(ops, student, teacher, temperature, kind, share)
             if reason is not None or impl == "array":
-                raise RuntimeError(f"inplace=True cannot be: {reason or 'impl is array'}")
+                raise CannotRun(f"inplace=True cannot be: {reason or 'impl is array'}")
         if group is None:
             student, teacher = matched(ops, {"student": student, "teacher": teacher}, weights, valid, FIX)
         divisor, logit_scale = divided_by(temperature, logit_scale, softcap)
@@ -155,7 +155,7 @@ def _whole(
         # The kernels take `valid` as it is: a gradient of the part would be copied into one of the whole.
         return fused(ops, first, second, kind, share, temperature, weights, reduction, valid)
     if impl == "triton":
-        raise RuntimeError(f"impl='triton' cannot run: {reason}; impl='auto' falls back")
+        raise CannotRun(f"impl='triton' cannot run: {reason}; impl='auto' falls back")
     if valid is not None:
         first, second = first[..., :valid], second[..., :valid]
     if impl == "auto" and takes_few_passes(ops, first, second, kind, share):
@@ -174,7 +174,7 @@ def _spread(
     """The loss where each rank of a group has some categories of every row."""
     _parallel.check_framework(ops)
     if student.shape[:-1] != teacher.shape[:-1]:
-        raise ValueError(
+        raise InvalidValue(
             f"student has shape {tuple(student.shape)} and teacher {tuple(teacher.shape)}: under group= their batches must be equal"
         )
     try:
@@ -186,7 +186,7 @@ def _spread(
         student, teacher = same_categories(ops, student, teacher)
     reason = "impl='array' asks for array operations" if impl == "array" else why_not_fused(ops, student, teacher, temperature, kind, share)
     if impl == "triton" and reason is not None:
-        raise RuntimeError(f"impl='triton' cannot run: {reason}; impl='auto' falls back")
+        raise CannotRun(f"impl='triton' cannot run: {reason}; impl='auto' falls back")
     if reason is not None:
         student, teacher = same_categories(ops, student, teacher)
     weights, scale = weights_of_rows(ops, weights, student), _parallel.row_scale(ops, temperature, student)
@@ -197,15 +197,14 @@ def _spread(
 
 def _direction(direction: str, mix: float | None) -> tuple[str, float, bool]:
     """The kind of divergence, the weight of its second argument in the mixture, and whether the teacher comes first."""
-    if direction not in DIRECTIONS:
-        raise ValueError(f"direction is {direction!r}: it must be one of {', '.join(map(repr, DIRECTIONS))}")
+    one_of("direction", direction, DIRECTIONS)
     if direction in ("forward", "reverse"):
         if mix is not None:
-            raise ValueError(f"mix is for directions with a mixture, not for {direction!r}")
+            raise InvalidOption(f"mix is for directions with a mixture, not for {direction!r}")
         return "kl", 0.0, direction == "forward"
     mix = (0.5 if direction == "js" else 0.1) if mix is None else mix
     if not (is_number(mix) and 0 < mix < 1):
-        raise ValueError(
+        raise InvalidOption(
             f"mix is {mix!r}: it must lie between 0 and 1; at the ends there is nothing to mix: "
             "use direction='forward', KL(teacher‖student), or 'reverse', KL(student‖teacher)"
         )

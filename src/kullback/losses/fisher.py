@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from typing import Any
 
+from .._errors import InvalidOption, InvalidValue, WrongType
 from .._forms import is_number, shown
 from .._ops import Array, common_ops, ops_of
 from ..estimators.policy import token_mask
@@ -60,20 +61,20 @@ def fisher_vector_product(
     tensor([ 0.0819, -0.0220, -0.0599])
     """
     if not (is_number(damping) and damping >= 0):
-        raise ValueError(f"damping is {shown(damping)}: it must be a number ≥ 0")
+        raise InvalidOption(f"damping is {shown(damping)}: it must be a number ≥ 0")
     if not callable(logits):
-        raise TypeError(f"logits is {logits!r}: it must be a function from parameters to logits")
+        raise WrongType(f"logits is {logits!r}: it must be a function from parameters to logits")
     leaves, directions = _leaves(parameters), _leaves(vector)
     wrong = "no arrays" if not leaves else next((f"{leaf!r}" for leaf in leaves if ops_of(leaf) is None), None)
     if wrong is not None:
-        raise TypeError(f"parameters hold {wrong}: derivatives need PyTorch, JAX, TensorFlow or tinygrad arrays")
+        raise WrongType(f"parameters hold {wrong}: derivatives need PyTorch, JAX, TensorFlow or tinygrad arrays")
     if any(ops_of(leaf) is not ops_of(leaves[0]) for leaf in directions):
-        raise TypeError(f"vector must hold {ops_of(leaves[0]).name} arrays, as the parameters do")
+        raise WrongType(f"vector must hold {ops_of(leaves[0]).name} arrays, as the parameters do")
     if not _alike(parameters, vector) or any(tuple(a.shape) != tuple(b.shape) for a, b in zip(leaves, directions)):
-        raise ValueError("vector and parameters differ: they must hold arrays of the same shapes, in the same order")
+        raise InvalidValue("vector and parameters differ: they must hold arrays of the same shapes, in the same order")
     ops = common_ops([(f"array {i} of the parameters", leaf) for i, leaf in enumerate(leaves)])
     if ops.gauss_newton is None:
-        raise TypeError(f"parameters are {type(leaves[0]).__name__}: derivatives need PyTorch, JAX, TensorFlow or tinygrad arrays")
+        raise WrongType(f"parameters are {type(leaves[0]).__name__}: derivatives need PyTorch, JAX, TensorFlow or tinygrad arrays")
 
     def metric(y: Array, change: Array) -> Array:
         # Per row (diag p − p pᵀ)·change, the mean over rows. Half precision in float32.

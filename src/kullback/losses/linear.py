@@ -10,6 +10,7 @@ import math
 from typing import Any, NamedTuple
 
 from .._divergences import divergence
+from .._errors import CannotRun, InvalidValue, WrongType
 from .._forms import check_temperature, float_arrays, is_number, row_temperature
 from .._ops import Array, common_ops
 from .._reduce import check_options, reduce_values, row_weights, share_of_each
@@ -164,7 +165,7 @@ def linear_kl(
     check_linear_options(temperature, scale_t2, softcap, logit_scale, logit_dtype, accumulate, impl)
     if teacher is not None:
         if not isinstance(teacher, TopK):
-            raise TypeError(f"teacher is a {type(teacher).__name__}: it must be a TopK; logits are teacher_logits")
+            raise WrongType(f"teacher is a {type(teacher).__name__}: it must be a TopK; logits are teacher_logits")
         check_top_k(teacher, direction, temperature)
         arrays |= {"indices": teacher.indices, "log_probs": teacher.log_probs}
     ops = common_ops([*arrays.items(), ("weights", weights), ("temperature", temperature)])
@@ -245,11 +246,9 @@ def _linear_kl(ops: Any, given: dict[str, Any], options: _Options) -> Array:
     if ops.name == "PyTorch" and ops.can_look(hidden):
         return _in_torch(ops, _flat(tokens), options, part, weights, batch, wrong)
     if options.group is not None:
-        raise TypeError(f"group is of torch.distributed, for PyTorch tensors outside torch.func, and these are {ops.name} arrays")
+        raise WrongType(f"group is of torch.distributed, for PyTorch tensors outside torch.func, and these are {ops.name} arrays")
     if options.impl == "triton":
-        raise RuntimeError(
-            f"impl='triton' cannot run: its kernels take PyTorch tensors outside torch.func, and these are {ops.name} arrays"
-        )
+        raise CannotRun(f"impl='triton' cannot run: its kernels take PyTorch tensors outside torch.func, and these are {ops.name} arrays")
     in_chunks = {"NumPy": _in_numpy, "JAX": _in_jax}.get(ops.name)
     values = _at_once(ops, tokens) if in_chunks is None else in_chunks(_flat(tokens)).reshape(batch)
     return reduce_values(ops, values, weights, options.reduction)
@@ -268,7 +267,7 @@ def _matched(ops: Any, arrays: dict[str, Any], options: _Options) -> tuple[dict[
     sentence = different_sizes("weight", size, teacher, other, "pass the first {} of each")
     try:
         if arrays[name] is None:
-            raise ValueError(sentence)
+            raise InvalidValue(sentence)
         weights, look = options.weights if name == teacher else None, options.group is None or ops.may_look(arrays[name])
         return arrays | {name: only_padding(ops, arrays[name], slice(min(size, other), None), weights, sentence, look=look)}, ""
     except ValueError:
@@ -331,7 +330,7 @@ def _in_torch(
     wide = options.wide_logits and hidden.dtype.itemsize < 4
     reason = "impl='array' asks for array operations" if options.impl == "array" else _why_not_triton(ops, tokens, options.group)
     if reason is not None and options.impl == "triton":
-        raise RuntimeError(f"impl='triton' cannot run: {reason}; impl='auto' falls back")
+        raise CannotRun(f"impl='triton' cannot run: {reason}; impl='auto' falls back")
     vocabulary, total = weight.shape[0], None
     if options.group is not None:
         step, total, vocabulary = _spread_step(ops, tokens, options, part, wide, wrong, fused=reason is None)
@@ -352,7 +351,7 @@ def _in_torch(
 
     def formula(hidden: Array, weight: Array, bias: Array | None) -> Array:
         if options.group is not None:
-            raise RuntimeError("create_graph=True: rows that are spread over ranks have no second derivatives")
+            raise CannotRun("create_graph=True: rows that are spread over ranks have no second derivatives")
         return tokens.losses(project(ops, hidden, weight, bias), tokens.rows, tokens.shared)
 
     keep = None if tokens.rows.keep is None else tokens.rows.keep != 0.0
@@ -377,9 +376,9 @@ def _spread_step(
     ranks = parallel_torch.Ranks(options.group)
     vocabulary, least = ranks.most_and_least(-1 if wrong else tokens.weight.shape[0], tokens.hidden.device)
     if least < 0:
-        raise ValueError(wrong or "another rank of the group has different numbers of categories for the student and for the teacher")
+        raise InvalidValue(wrong or "another rank of the group has different numbers of categories for the student and for the teacher")
     if least == 0:
-        raise ValueError("a rank of the group has no categories: each needs one row of weight at least")
+        raise InvalidValue("a rank of the group has no categories: each needs one row of weight at least")
     losses = tokens.losses
 
     def of_logits(logits: Array, of_tokens: slice) -> Array:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
+from .._errors import InvalidOption, one_of
 from .._ops import Array
 from ..estimators.policy import Terms, policy_terms
 
@@ -87,10 +88,9 @@ def policy_kl(
     [-0.22 -0.12  0.34]
     [-0.48  0.03  0.45]
     """
-    if reduction not in REDUCTIONS:
-        raise ValueError(f"reduction is {reduction!r}: it must be one of {', '.join(map(repr, REDUCTIONS))}")
+    one_of("reduction", reduction, REDUCTIONS)
     if level == "sequence" and reduction == "sequence_mean":
-        raise ValueError("reduction='sequence_mean' averages the tokens of each sequence: it needs level='token'")
+        raise InvalidOption("reduction='sequence_mean' averages the tokens of each sequence: it needs level='token'")
     terms = policy_terms(
         logp, logp_ref, logp_old=logp_old, kind=kind, level=level, gradient=gradient, mask=mask, clip=clip, logp_taken=logp_taken
     )

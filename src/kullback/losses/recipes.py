@@ -9,6 +9,7 @@ import math
 from dataclasses import dataclass
 from typing import Any
 
+from .._errors import InvalidOption, InvalidValue, WrongType
 from .._forms import float_arrays, is_number, shown
 from .._ops import Array, common_ops
 from ..estimators.policy import policy_terms
@@ -42,7 +43,7 @@ def deepseek_v32(logp: Any, logp_ref: Any, logp_old: Any, *, mask: Any = None, r
     0.061453
     """
     if logp_old is None:
-        raise TypeError("logp_old is None: it must be an array of numbers; on the first step over a batch pass logp_old=logp")
+        raise WrongType("logp_old is None: it must be an array of numbers; on the first step over a batch pass logp_old=logp")
     return policy_kl(logp, logp_ref, logp_old=logp_old, gradient="as_written", mask=mask, reduction=reduction)
 
 
@@ -94,22 +95,22 @@ def ppo_rewards(score: Any, logp: Any, logp_ref: Any, *, coefficient: Any, mask:
            [ 1.99,  0.  ]])
     """
     if not (is_number(coefficient) or hasattr(coefficient, "dtype")):
-        raise TypeError(f"coefficient is {shown(coefficient)}: it must be a number")
+        raise WrongType(f"coefficient is {shown(coefficient)}: it must be a number")
     if kind == "full":
-        raise ValueError("kind='full' is no property of the token drawn: a reward needs 'k1' (or 'k2', 'k3', 'abs')")
+        raise InvalidOption("kind='full' is no property of the token drawn: a reward needs 'k1' (or 'k2', 'k3', 'abs')")
     terms = policy_terms(
         logp, logp_ref, logp_old=None, kind=kind, level="token", gradient="as_written", mask=mask, clip=None, logp_taken=None
     )
     ops, penalty, kept = terms
     ndim = len(penalty.shape)
     if ndim == 0:
-        raise ValueError("logp is a single number: rewards need an axis of tokens")
+        raise InvalidValue("logp is a single number: rewards need an axis of tokens")
     common_ops([("score", score), ("logp", penalty)])
     score = ops.astype(float_arrays(ops, (("score", score), ("logp", penalty)))[0], penalty.dtype)
     missing = [m for m, n in zip(score.shape, penalty.shape) if isinstance(m, int) and isinstance(n, int) and m != n]
     if len(score.shape) not in (ndim - 1, ndim) or missing:
         shape = tuple(penalty.shape)
-        raise ValueError(f"score has shape {tuple(score.shape)}: it must be {shape[:-1]}, one number a response, or {shape}, one a token")
+        raise InvalidValue(f"score has shape {tuple(score.shape)}: it must be {shape[:-1]}, one number a response, or {shape}, one a token")
     if len(score.shape) < ndim:
         # The last token is the one up to which there are as many as there are in all.
         kept = kept if kept is not None else ops.where(penalty == penalty, penalty * 0.0, 0.0) + 1.0
@@ -122,7 +123,7 @@ def ppo_rewards(score: Any, logp: Any, logp_ref: Any, *, coefficient: Any, mask:
 
 def _positive(name: str, x: Any) -> None:
     if not (is_number(x) and 0 < x < math.inf):
-        raise ValueError(f"{name} is {shown(x)}: it must be a positive number")
+        raise InvalidOption(f"{name} is {shown(x)}: it must be a positive number")
 
 
 @dataclass
@@ -151,7 +152,7 @@ class AdaptiveKLController:
         """The next coefficient, from the KL just seen and the number of responses (or steps) since the last update."""
         kl = float(kl)
         if math.isnan(kl):
-            raise ValueError("kl is NaN: the coefficient stays as it is; look for NaN in the log-probs")
+            raise InvalidValue("kl is NaN: the coefficient stays as it is; look for NaN in the log-probs")
         self.value *= 1.0 + min(max(kl / self.target - 1.0, -0.2), 0.2) * n_steps / self.horizon
         return self.value
 
@@ -171,7 +172,7 @@ class FixedKLController:
 
     def __post_init__(self) -> None:
         if not (is_number(self.value) and 0 <= self.value < math.inf):
-            raise ValueError(f"value is {shown(self.value)}: it must be a number of at least 0")
+            raise InvalidValue(f"value is {shown(self.value)}: it must be a number of at least 0")
 
     def update(self, kl: Any, n_steps: float = 1) -> float:
         return self.value

@@ -11,6 +11,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from .._divergences import divergence
+from .._errors import CannotRun, InvalidOption, InvalidValue, WrongType, one_of
 from .._forms import float_arrays, is_number, places, shown
 from .._ops import Array, common_ops
 from .._reduce import reduce_values
@@ -90,14 +91,13 @@ class TopK(NamedTuple):
 
 
 def check_top_k(top: TopK, direction: str, temperature: Any) -> None:
-    if top.tail not in TAILS:
-        raise ValueError(f"tail is {top.tail!r}: it must be one of {', '.join(map(repr, TAILS))}")
+    one_of("tail", top.tail, TAILS)
     if direction not in TAILS[top.tail]:
-        raise ValueError(f"tail={top.tail!r} has no direction={direction!r}: {_WHY_NOT[top.tail]}; tail='bucket' has every direction")
+        raise InvalidOption(f"tail={top.tail!r} has no direction={direction!r}: {_WHY_NOT[top.tail]}; tail='bucket' has every direction")
     if not (is_number(top.temperature) and 0 < top.temperature < math.inf):
-        raise ValueError(f"the temperature of a TopK is {shown(top.temperature)}: it must be a number above 0")
+        raise InvalidOption(f"the temperature of a TopK is {shown(top.temperature)}: it must be a number above 0")
     if not is_number(temperature) or temperature != top.temperature:
-        raise ValueError(
+        raise InvalidOption(
             f"temperature is {temperature!r} and the teacher's log_probs were taken at {top.temperature!r}: they are not known at another "
             "one; take them at the loss's temperature, and say so in TopK(..., temperature=...)"
         )
@@ -124,13 +124,13 @@ def known(ops: Any, top: TopK, like: Array, batch: Any, size: Any, weights: Arra
     shape = (*batch, at.shape[-1] if len(at.shape) > 0 else 0)
     for name, x in (("indices", at), ("log_probs", logs)):
         if len(x.shape) != len(shape) or any(isinstance(n, int) and isinstance(m, int) and n != m for n, m in zip(x.shape, shape)):
-            raise ValueError(
+            raise InvalidValue(
                 f"{name} have shape {tuple(x.shape)}: beside this student they must have {tuple(shape)}, k for each distribution"
             )
     if size is None or shape[-1] is None:
-        raise ValueError("a TopK needs to know k and the number of categories while a function is traced: give them in its input signature")
+        raise InvalidValue("a traced TopK needs k and the number of categories: give both in the input signature")
     if not 0 < shape[-1] <= size:
-        raise ValueError(f"a TopK of {shape[-1]} among {size} categories: k must lie between 1 and their number")
+        raise InvalidValue(f"a TopK of {shape[-1]} among {size} categories: k must lie between 1 and their number")
     tolerance = 5e-2 if ops.is_half(logs) else 1e-3
     logs = ops.astype(ops.stop_gradient(logs), ops.widest(logs))
     if weights is not None:
@@ -148,22 +148,22 @@ def _look(ops: Any, at: Array, logs: Array, valid: Array, weights: Array | None,
     kept = np.ones(places.shape[:-1], bool) if weights is None else np.asarray(ops.to_numpy(weights)) != 0
     if not inside.all():
         bad = tuple(np.argwhere(~inside)[0])
-        raise ValueError(f"indices{_row(bad[:-1])} hold {places[bad]}: categories are 0 to {size - 1}")
+        raise InvalidValue(f"indices{_row(bad[:-1])} hold {places[bad]}: categories are 0 to {size - 1}")
     ordered = np.sort(places, -1)
     twice = (ordered[..., 1:] == ordered[..., :-1]).any(-1) & kept
     if twice.any():
         bad = tuple(np.argwhere(twice)[0])
-        raise ValueError(f"indices{_row(bad)} name a category twice: each must be there once")
+        raise InvalidValue(f"indices{_row(bad)} name a category twice: each must be there once")
     total = np.exp(values).sum(-1)
     if tail in ("renormalize", "renormalize_teacher") and (total == 0).any():
         bad = tuple(np.argwhere(total == 0)[0])
-        raise ValueError(
+        raise InvalidValue(
             f"log_probs{_row(bad)} are -inf everywhere, and tail={tail!r} divides by their sum, which is 0: give the row weight 0, or take "
             "tail='bucket'"
         )
     if (total > 1 + tolerance).any():
         bad = tuple(np.argwhere(total > 1 + tolerance)[0])
-        raise ValueError(
+        raise InvalidValue(
             f"log_probs{_row(bad)} have exponentials that sum to {total[bad]:.6g}, above 1: logits? subtract their logsumexp over all"
         )
 
@@ -314,24 +314,24 @@ def sparse_loss(
     """`kl_loss` from such a teacher."""
     check_top_k(top, direction, temperature)
     if type(student).__name__ == "DTensor":
-        raise TypeError("student is a DTensor beside a TopK, which knows no placements: pass student.to_local(), and group=")
+        raise WrongType("student is a DTensor beside a TopK, which knows no placements: pass student.to_local(), and group=")
     ops = common_ops([("student", student), ("indices", top.indices), ("log_probs", top.log_probs), ("weights", weights)])
     (student,) = float_arrays(ops, [("student", student)])
     if len(student.shape) == 0:
-        raise ValueError("student is a single number: a distribution needs an axis of categories")
+        raise InvalidValue("student is a single number: a distribution needs an axis of categories")
     if valid is not None:
         check_valid(valid, student, least=1 if group is None else 0)
         student = student[..., :valid]
     columns = student.shape[-1]
     if columns == 0:
         if group is None:
-            raise ValueError(f"student has no categories: its shape is {tuple(student.shape)}")
+            raise InvalidValue(f"student has no categories: its shape is {tuple(student.shape)}")
         # A rank without categories must take part in the same exchanges as the others.
         student = ops.pad_last(student, 1, -math.inf)
     reason = "impl='array' asks for array operations" if impl == "array" else why_not_fused(ops, student, student, 1.0)
     reason = reason or why_no_kernel(top.tail, kind, group)
     if reason is not None and impl == "triton":
-        raise RuntimeError(f"impl='triton' cannot run: {reason}; impl='auto' falls back")
+        raise CannotRun(f"impl='triton' cannot run: {reason}; impl='auto' falls back")
     student = capped(ops, student, logit_scale, softcap, student)
     weights = weights_of_rows(ops, weights, student)
     batch, at_temperature = student.shape[:-1], float(top.temperature)

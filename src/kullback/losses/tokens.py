@@ -8,6 +8,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from .._divergences import divergence
+from .._errors import CannotRun, InvalidValue, one_of
 from .._forms import float_arrays, inverse_temperature, is_number, places
 from .._ops import Array, common_ops
 from .._pairs import Spec, attach, pair, textbook
@@ -76,20 +77,19 @@ def token_terms(logits: Any, logits_ref: Any, tokens: Any, *, temperature: Any =
     k2       0.654184
     k3       0.462432
     """
-    if impl not in ("auto", "array", "triton"):
-        raise ValueError(f"impl is {impl!r}: it must be 'auto', 'array' or 'triton'")
+    one_of("impl", impl, ("auto", "array", "triton"))
     check_scaling(temperature)
     named = [("logits", logits), ("logits_ref", logits_ref)]
     ops = common_ops([*named, ("tokens", tokens), ("mask", mask), ("temperature", temperature)])
     x, y = float_arrays(ops, named)
     y = ops.stop_gradient(y)
     if len(x.shape) == 0 or not _match(x.shape[:-1], y.shape[:-1]):
-        raise ValueError(f"logits have shape {tuple(x.shape)} and logits_ref {tuple(y.shape)}: one row for each token, in both")
+        raise InvalidValue(f"logits have shape {tuple(x.shape)} and logits_ref {tuple(y.shape)}: one row for each token, in both")
     x, y = matched(ops, {"logits": x, "logits_ref": y}, mask, None, "pass the first {} of each")
     at, keep, valid = _tokens(ops, tokens, mask, x)
     reason = "impl='array' asks for array operations" if impl == "array" else why_not_fused(ops, x, y, temperature)
     if reason is not None and impl == "triton":
-        raise RuntimeError(f"impl='triton' cannot run: {reason}; impl='auto' falls back")
+        raise CannotRun(f"impl='triton' cannot run: {reason}; impl='auto' falls back")
 
     def formula(x: Array, y: Array) -> tuple[Array, ...]:
         return _formula(ops, x, y, at, temperature, keep)
@@ -119,20 +119,20 @@ def _tokens(ops: Any, tokens: Any, mask: Any, logits: Array) -> tuple[Array, Arr
     """The tokens, those that do not count or do not exist replaced by the first; which count; and which exist, or do not count."""
     at = places(ops, "tokens", tokens, logits)
     if not _match(at.shape, logits.shape[:-1]):
-        raise ValueError(f"tokens have shape {tuple(at.shape)} beside logits of shape {tuple(logits.shape)}: one token a row")
+        raise InvalidValue(f"tokens have shape {tuple(at.shape)} beside logits of shape {tuple(logits.shape)}: one token a row")
     keep = None if mask is None else token_mask(ops, mask, logits[..., 0])
     if keep is not None:
         at = ops.where(keep, at, at * 0)
     size = logits.shape[-1]
     if size is None:
-        raise ValueError("the number of categories of logits is unknown: state it with tf.ensure_shape")
+        raise InvalidValue("the number of categories of logits is unknown: state it with tf.ensure_shape")
     valid = (at >= 0) & (at < size)
     if ops.may_look(at):
         found = np.asarray(ops.to_numpy(valid))
         if not found.all():
             bad = tuple(int(i) for i in np.argwhere(~found)[0])
             where = f" at {bad[0] if len(bad) == 1 else bad}" if bad else ""
-            raise ValueError(
+            raise InvalidValue(
                 f"tokens hold {np.asarray(ops.to_numpy(at))[bad]}{where}: categories are 0 to {size - 1}; mask what is padding"
             )
     return ops.where(valid, at, at * 0), keep, valid

@@ -20,9 +20,10 @@ import torch
 from torch import Tensor, nn
 from torch.overrides import handle_torch_function, has_torch_function_variadic
 
-from .._distributions.objects import NoClosedForm, object_kl
+from .._distributions.objects import object_kl
 from .._distributions.users import find_user_function
 from .._divergences import divergence
+from .._errors import NoClosedForm
 from .._forms import parse_form
 from .._literal import literal_sum, literal_terms
 from .._ops import torch as ops

@@ -14,6 +14,7 @@ from typing import Any
 
 import numpy as np
 
+from ..._errors import InvalidOption, InvalidValue, Option, saying
 from ..._read import ReadError, stamp
 from ..._reduce import check_base
 from .columns import NOT_COMPARABLE, UNBINNED, Bins, labels
@@ -97,7 +98,7 @@ def compare_tables(
     """
     options = _Options(bins, levels, delimiter, engine, master, memory)
     if not (isinstance(prior, (int, float)) and 0 <= prior <= MOST_PRIOR):
-        raise ValueError(f"prior={prior!r}: it is a number from 0 to {MOST_PRIOR:g}, added to the count of each bin")
+        raise InvalidOption(f"prior={prior!r}: it is a number from 0 to {MOST_PRIOR:g}, added to the count of each bin")
     check_base(base)
     wanted_pairs = _pairs(pairs or ())
     with _side(p, "P", options) as reference, _side(q, "Q", options) as other:
@@ -157,14 +158,14 @@ def profile(
     options = _Options(bins, levels, delimiter, engine, master, memory)
     if isinstance(source, (list, tuple)):
         if not source:
-            raise ValueError("there are no profiles to merge: the list is empty")
+            raise InvalidValue("there are no profiles to merge: the list is empty")
         return merge([each if isinstance(each, Profile) else read_profile(each, "profile") for each in source])
     wanted_pairs = _pairs(pairs or ())
     over = like if like is None or isinstance(like, Profile) else read_profile(like, "like")
     if over is not None and options.given:
-        raise ValueError("bins and levels are those of the profile: leave them out")
+        raise InvalidOption("bins and levels are those of the profile: leave them out")
     if over is not None and pairs is not None and set(_turned(wanted_pairs, over)) != set(over.pairs):
-        raise ValueError("pairs are those of the profile: leave them out")
+        raise InvalidOption("pairs are those of the profile: leave them out")
     with _side(source, "table", options) as side:
         if isinstance(side, Profile):
             raise ReadError("this is a profile already")
@@ -185,15 +186,15 @@ class _Options:
     def __init__(self, bins: int | None, levels: int | None, delimiter: str | None, engine: str, master: str | None, memory: str) -> None:
         for name, value, least in (("bins", bins, 2), ("levels", levels, 1)):
             if value is not None and not (isinstance(value, int) and least <= value <= 1000):
-                raise ValueError(f"{name}={value!r}: it is a whole number from {least} to 1000")
+                raise InvalidOption(f"{name}={value!r}: it is a whole number from {least} to 1000")
         if engine not in ("duckdb", "spark"):
-            raise ValueError(f"engine={engine!r}: it is 'duckdb' or 'spark'")
+            raise InvalidOption(f"engine={engine!r}: it is 'duckdb' or 'spark'")
         if master is not None and engine != "spark":
-            raise ValueError("master is Spark's: pass engine='spark' too")
+            raise saying(InvalidOption, "master is Spark's: pass ", Option("engine", "spark"), " too")
         if not re.fullmatch(r"\d+(\.\d+)?\s*[KMGT]i?B", memory, re.IGNORECASE):
-            raise ValueError(f"memory={memory!r}: it is a size such as 2GB")
+            raise InvalidOption(f"memory={memory!r}: it is a size such as 2GB")
         if delimiter is not None and (len(delimiter) != 1 or delimiter in '"\r\n'):
-            raise ValueError(f"the delimiter {delimiter!r} is not one character, such as ; or a tab, that is no quote or line end")
+            raise InvalidOption(f"the delimiter {delimiter!r} is not one character, such as ; or a tab, that is no quote or line end")
         self.bins, self.levels = bins or BINS, levels or LEVELS
         self.given = bins is not None or levels is not None
         self.delimiter, self.engine, self.master, self.memory = delimiter, engine, master, memory
@@ -210,7 +211,7 @@ class _Opened:
 def _side(source: Any, side: str, options: _Options) -> Iterator[Profile | _Opened]:
     if isinstance(source, Profile) or is_profile(source):
         if options.given and side == "P":
-            raise ValueError("bins and levels are those of the profile: leave them out")
+            raise InvalidOption("bins and levels are those of the profile: leave them out")
         yield source if isinstance(source, Profile) else read_profile(source, side)
         return
     found = find(source, side)
@@ -246,10 +247,10 @@ def _pairs(pairs: Sequence[Any]) -> list[Pair]:
     for pair in pairs:
         parts = tuple(pair.split(":")) if isinstance(pair, str) else tuple(pair)
         if len(parts) != 2 or not all(isinstance(part, str) and part for part in parts) or parts[0] == parts[1]:
-            raise ValueError(f"pairs: {pair!r} is not two columns, such as a:b (in Python also ('a', 'b'))")
+            raise InvalidOption(f"pairs: {pair!r} is not two columns, such as a:b (in Python also ('a', 'b'))")
         found.append((parts[0], parts[1]))
     if len(set(found)) != len(found):
-        raise ValueError("pairs: one is there twice")
+        raise InvalidOption("pairs: one is there twice")
     return found
 
 
@@ -309,9 +310,9 @@ def _names(
             found.append(name)
             continue
         if not common or name in needed:
-            advice = "" if common is None else ", or pass common=True for those that both have alike"
-            do = "take" if common is None else "compare"
-            raise ReadError(f"column {name!r}: {reason}; name the columns to {do}{advice}")
+            more = () if common is None else (", or pass ", Option("common", True), " for those that both have alike")
+            do = f"column {name!r}: {reason}; name the columns to {'take' if common is None else 'compare'} with "
+            raise saying(ReadError, do, Option("columns"), *more)
         left_out.append((name, reason))
     if not found:
         raise ReadError("the table has no column that can be compared" if p is q else "the two sides have no column that can be compared")

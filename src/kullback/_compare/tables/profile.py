@@ -15,6 +15,7 @@ from itertools import pairwise
 from pathlib import Path
 from typing import Any, NamedTuple
 
+from ..._errors import Option, saying
 from ..._read import ReadError
 from ..._report.page import write_whole
 from .columns import KINDS, Bins, Cut
@@ -182,10 +183,8 @@ def merge(profiles: Sequence[Profile]) -> Profile:
             )
         differs = same_bins(first.bins, other.bins) or ("its pairs" if set(first.pairs) != set(other.pairs) else "")
         if differs:
-            raise ReadError(
-                f"{first.name} and {other.name} do not merge: {differs} differ{'s' if differs.startswith('column') else ''}; "
-                "profile both over the bins of one, with like="
-            )
+            how = f"{differs} differ{'s' if differs.startswith('column') else ''}; profile both over the bins of one, with "
+            raise saying(ReadError, f"{first.name} and {other.name} do not merge: {how}", Option("like"))
     counts = {name: [sum(column) for column in zip(*(x.counts[name] for x in profiles))] for name in first.bins}
     pairs = {}
     for pair in first.pairs:

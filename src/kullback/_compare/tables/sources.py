@@ -13,6 +13,7 @@ from itertools import count
 from pathlib import Path
 from typing import Any, NamedTuple
 
+from ..._errors import WrongType
 from ..._read import ReadError, check_name
 from .text_files import SPACED, open_text, spaced
 
@@ -66,7 +67,7 @@ def find(source: Any, side: str) -> Source:
     if not is_path(source):
         if holds_table(source):
             return Source(f"{type(source).__module__.partition('.')[0]} {type(source).__name__}", "object", object=source)
-        raise TypeError(f"{side} is a {type(source).__name__}: a table is a path, or an object of pandas, polars, Arrow or Spark")
+        raise WrongType(f"{side} is a {type(source).__name__}: a table is a path, or an object of pandas, polars, Arrow or Spark")
     text = os.fspath(source)
     if "://" in text:  # not ours to look at: the engine has the file systems
         if not format_of(text.rstrip("/*")):

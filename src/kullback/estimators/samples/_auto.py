@@ -9,6 +9,7 @@ from typing import Any
 
 import numpy as np
 
+from ..._errors import InvalidOption, InvalidValue, one_of
 from .._estimate import Estimate
 from ._copies import find_copies
 from ._discrete import count_rows, estimate_from_counts
@@ -63,8 +64,7 @@ def from_samples(
     >>> from_samples(x, y, method="plain").value < 0.35          # what nearest neighbours give by themselves
     True
     """
-    if method not in METHODS:
-        raise ValueError(f"method is {method!r}: it must be one of {', '.join(map(repr, METHODS))}")
+    one_of("method", method, METHODS)
     level, rng = check_level(level), generator(rng)
     if method in BOUNDS:
         return variational(x, y, bound=method, level=level, rng=rng)
@@ -76,7 +76,7 @@ def from_samples(
     if len(columns) < samples.x.shape[1]:
         for name, sample in (("x", samples.x), ("y", samples.y)):
             if len(sample) < 2:
-                raise ValueError(f"{name} has 1 row: a density cannot be seen in that; bring more rows")
+                raise InvalidValue(f"{name} has 1 row: a density cannot be seen in that; bring more rows")
         if n == len(samples.y) and np.array_equal(_sorted(samples.x), _sorted(samples.y)):
             # Not two samples, and every neighbour in y is a point of x itself.
             return Estimate(0.0, 0.0, n, "x and y are the same rows", interval=(0.0, 0.0), level=level)
@@ -119,7 +119,7 @@ def _discrete_columns(samples: Samples, asked: Sequence[int] | None) -> list[int
     if asked is not None:
         for j in asked:
             if isinstance(j, bool) or not isinstance(j, (int, np.integer)) or not -width <= j < width:
-                raise ValueError(f"discrete names column {j!r}: there are {width}, counted from 0")
+                raise InvalidOption(f"discrete names column {j!r}: there are {width}, counted from 0")
         return sorted({int(j) % width for j in asked} | set(labels))
     rows = len(x) + len(y)
     few = [j for j in range(width) if len(np.unique(np.concatenate([x[:, j], y[:, j]]))) ** 2 <= max(rows, 1)]
@@ -143,7 +143,7 @@ def _from_categories(x: Points, y: Points, level: float, rng: np.random.Generato
     counts = count_rows(x, y)[0]
     alone = int(np.sum(counts.sum(0) == 1))
     if 2 * alone > counts.sum() >= 10:
-        raise ValueError(
+        raise InvalidValue(
             f"of {int(counts.sum())} rows {alone} are the only one of their kind: categories cannot be estimated from that; drop "
             f"identifiers, merge rare values, or name the discrete columns in discrete="
         )
@@ -177,7 +177,7 @@ def _chain(
         biases[c], endless = noise[0] - found.interval[0] if open_ else found.interval[1] - noise[1], endless or open_
     rare = np.isnan(within)
     if rare.all():
-        raise ValueError(
+        raise InvalidValue(
             f"no combination of the discrete columns {discrete} has {FEWEST_ROWS} rows in both samples: merge rare values, "
             f"or name fewer columns in discrete="
         )

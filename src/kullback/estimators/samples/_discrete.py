@@ -7,6 +7,7 @@ from typing import Any
 
 import numpy as np
 
+from ..._errors import InvalidOption
 from .._estimate import Estimate
 from ._inputs import Points, check_level, generator, read_any
 from ._intervals import symmetric
@@ -51,9 +52,9 @@ def plug_in(
     inf
     """
     if correction not in CORRECTIONS:
-        raise ValueError(f"correction is {correction!r}: it must be 'miller_madow', 'bayes' or None")
+        raise InvalidOption(f"correction is {correction!r}: it must be 'miller_madow', 'bayes' or None")
     if not (isinstance(prior, (int, float)) and math.isfinite(prior) and prior > 0.0):
-        raise ValueError(f"prior is {prior!r}: pseudo-counts are positive numbers")
+        raise InvalidOption(f"prior is {prior!r}: pseudo-counts are positive numbers")
     level, rng = check_level(level), generator(rng)
     first, second, _ = read_any(x, y)
     counts = count_rows(first, second)[0]

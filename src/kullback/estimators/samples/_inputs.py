@@ -9,6 +9,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
+from ..._errors import InvalidOption, InvalidValue, WrongType
 from ..._ops import ops_of
 
 Points = np.ndarray[Any, np.dtype[np.float64]]
@@ -26,37 +27,37 @@ def generator(rng: Any) -> np.random.Generator:
     """A Generator from one, from a seed, or, for None, from seed 0: the same data give the same estimate."""
     if rng is None or isinstance(rng, (int, np.integer, np.random.Generator, np.random.SeedSequence)):
         return np.random.default_rng(0 if rng is None else rng)
-    raise TypeError(f"rng is a {type(rng).__name__}: pass a seed or a numpy.random.Generator")
+    raise WrongType(f"rng is a {type(rng).__name__}: pass a seed or a numpy.random.Generator")
 
 
 def check_level(level: float) -> float:
     if not isinstance(level, (int, float)) or not 0.0 < level < 1.0:
-        raise ValueError(f"level is {level!r}: it must lie between 0 and 1, e.g. 0.95")
+        raise InvalidOption(f"level is {level!r}: it must lie between 0 and 1, e.g. 0.95")
     return float(level)
 
 
 def check_k(k: int, n: int, m: int | None = None) -> int:
     if isinstance(k, bool) or not isinstance(k, (int, np.integer)) or k < 1:
-        raise ValueError(f"k is {k!r}: the number of neighbours must be a whole number, 1 or more")
+        raise InvalidOption(f"k is {k!r}: the number of neighbours must be a whole number, 1 or more")
     if k >= n:
-        raise ValueError(f"k is {k} and x has {n} rows: a point has only {n - 1} neighbours in its own sample; lower k or bring more rows")
+        raise InvalidOption(f"k is {k}, and a point of x has {n - 1} neighbours: lower k or bring more rows")
     if m is not None and k > m:
-        raise ValueError(f"k is {k} and y has {m} rows: lower k or bring more rows")
+        raise InvalidOption(f"k is {k} and y has {m} rows: lower k or bring more rows")
     return int(k)
 
 
 def _columns(name: str, value: Any, labels: list[Any] | None = None) -> list[np.ndarray[Any, Any]]:
     """The columns, of whatever types their entries have; of a frame those named."""
     if isinstance(value, np.ma.MaskedArray):
-        raise TypeError(f"{name} is a masked array: drop the masked rows first, e.g. {name}[~{name}.mask.any(1)].data")
+        raise WrongType(f"{name} is a masked array: drop the masked rows first, e.g. {name}[~{name}.mask.any(1)].data")
     if value is None or isinstance(value, (str, bytes, dict)):
-        raise TypeError(f"{name} is {value!r:.60}: it must be an array, one row a point")
+        raise WrongType(f"{name} is {value!r:.60}: it must be an array, one row a point")
     labels = labels or _labels(value)
     if labels:
         # Column by column: one array of all would turn dates and numbers beside text into objects.
         columns = [np.asarray(value[label].to_numpy()) for label in labels]
         if len(columns[0]) == 0:
-            raise ValueError(f"{name} is empty, of shape {value.shape}: there is nothing to estimate from")
+            raise InvalidValue(f"{name} is empty, of shape {value.shape}: there is nothing to estimate from")
         return [_plain_column(name, j, column) for j, column in enumerate(columns)]
     ops = ops_of(value)
     try:
@@ -64,15 +65,15 @@ def _columns(name: str, value: Any, labels: list[Any] | None = None) -> list[np.
         if array.dtype.kind in "US" and isinstance(value, (list, tuple)):
             array = np.asarray(value, dtype=object)  # numbers beside words stay numbers
     except (ValueError, TypeError, RuntimeError) as error:
-        raise ValueError(f"{name} cannot be read as an array of points: rows of different lengths? ({error})") from error
+        raise InvalidValue(f"{name} cannot be read as an array of points: rows of different lengths? ({error})") from error
     if array.ndim == 0 and array.dtype.kind == "O":
-        raise TypeError(f"{name} is a {type(value).__name__}: it must be an array or a list, one row a point")
+        raise WrongType(f"{name} is a {type(value).__name__}: it must be an array or a list, one row a point")
     if array.ndim == 1:
         array = array[:, None]
     if array.ndim != 2:
-        raise ValueError(f"{name} has {array.ndim} axes: a sample has two, points × coordinates (or one, for d = 1)")
+        raise InvalidValue(f"{name} has {array.ndim} axes: a sample has two, points × coordinates (or one, for d = 1)")
     if array.shape[0] == 0 or array.shape[1] == 0:
-        raise ValueError(f"{name} is empty, of shape {array.shape}: there is nothing to estimate from")
+        raise InvalidValue(f"{name} is empty, of shape {array.shape}: there is nothing to estimate from")
     return [_plain_column(name, j, column) for j, column in enumerate(array.T)]
 
 
@@ -87,11 +88,11 @@ def _labels(value: Any) -> list[Any] | None:
 def _plain_column(name: str, j: int, column: np.ndarray[Any, Any]) -> np.ndarray[Any, Any]:
     """Dates as numbers; complex numbers not at all."""
     if column.dtype.kind == "c":
-        raise TypeError(f"{name} is complex: pass real and imaginary parts as two columns")
+        raise WrongType(f"{name} is complex: pass real and imaginary parts as two columns")
     if column.dtype.kind in "mM":
         if np.isnat(column).any():
             row = int(np.flatnonzero(np.isnat(column))[0])
-            raise ValueError(f"{name} has NaT at row {row}, column {j}: drop such rows, or fill them in")
+            raise InvalidValue(f"{name} has NaT at row {row}, column {j}: drop such rows, or fill them in")
         return column.astype(f"{column.dtype.kind}8[us]").astype(np.int64)
     return column
 
@@ -101,11 +102,11 @@ def _both_columns(x: Any, y: Any) -> tuple[list[np.ndarray[Any, Any]], list[np.n
     labels, other = _labels(x), _labels(y)
     if labels and other and len(labels) == len(other) and set(labels) != set(other):
         odd = next(c for c in labels if c not in set(other))
-        raise ValueError(f"column {odd!r} of x is not in y: rename it, or pass x.to_numpy() and y.to_numpy() to match columns by place")
+        raise InvalidValue(f"column {odd!r} of x is not in y: rename it, or pass x.to_numpy() and y.to_numpy() to match columns by place")
     same = labels is not None and other is not None and set(labels) == set(other)
     first, second = _columns("x", x, labels), _columns("y", y, labels if same else other)
     if len(first) != len(second):
-        raise ValueError(f"x has {len(first)} columns and y {len(second)}: both samples must be points of the same space")
+        raise InvalidValue(f"x has {len(first)} columns and y {len(second)}: both samples must be points of the same space")
     return first, second
 
 
@@ -115,11 +116,11 @@ def _numbers(name: str, columns: list[np.ndarray[Any, Any]]) -> Points:
         try:
             numbers[:, j] = column
         except (ValueError, TypeError) as error:
-            raise TypeError(f"{name} holds entries that are not numbers ({column.dtype}): {error}") from error
+            raise WrongType(f"{name} holds entries that are not numbers ({column.dtype}): {error}") from error
     bad = ~np.isfinite(numbers)
     if bad.any():
         row, j = np.argwhere(bad)[0]
-        raise ValueError(
+        raise InvalidValue(
             f"{name} has {numbers[row, j]} at row {row}, column {j} ({np.any(bad, 1).sum()} such rows in all): drop them, or fill them in"
         )
     return numbers
@@ -150,7 +151,8 @@ def read_any(x: Any, y: Any) -> Samples:
         missing = [i for i, v in enumerate(both) if v is None or type(v).__name__ in ("NAType", "NaTType") or v != v]
         if missing:
             name, row = ("x", missing[0]) if missing[0] < len(a) else ("y", missing[0] - len(a))
-            raise ValueError(f"{name} has {both[missing[0]]!r} at row {row}, column {j}: drop such rows or give them a label of their own")
+            where = f"{both[missing[0]]!r} at row {row}, column {j}"
+            raise InvalidValue(f"{name} has {where}: drop such rows or give them a label of their own")
         codes = np.unique([str(v) for v in both], return_inverse=True)[1]
         first[j], second[j] = codes[: len(a)], codes[len(a) :]
         labels.append(j)
@@ -188,7 +190,7 @@ def refuse_constant_columns(x: Points, y: Points | None) -> None:
         if sample is not None and len(sample) > 1:
             flat = np.flatnonzero(is_constant(sample))
             if len(flat):
-                raise ValueError(
+                raise InvalidValue(
                     f"column {flat[0]} of {name} is constant ({sample[0, flat[0]]:g}): it has no density; drop it, or call from_samples, "
                     f"which knows what it means"
                 )

@@ -10,6 +10,7 @@ from typing import Any
 
 import numpy as np
 
+from ..._errors import InvalidValue, one_of
 from ..._ops import ops_of
 from .._estimate import Estimate
 from ._copies import find_copies
@@ -70,8 +71,7 @@ def nearest_neighbours(
     >>> nearest_neighbours(rng.normal(0, 1, 10000), rng.normal(5, 5, 10000), k=5)  # exactly 1.6294
     1.582 ± 0.024 (nearest neighbours, k=5, d=1, n=10000, 95% interval 1.528 to 1.637)
     """
-    if variant not in VARIANTS:
-        raise ValueError(f"variant is {variant!r}: it must be one of {', '.join(map(repr, VARIANTS))}")
+    one_of("variant", variant, VARIANTS)
     level, rng = check_level(level), generator(rng)
     first, second, _ = read_points(x, y)
     check_k(k, len(first), len(second))
@@ -304,11 +304,11 @@ def one_sample(x: Any, log_density: Callable[[Points], Any] | Any, k: int = 1, *
     ops = ops_of(given)
     log_q = np.asarray(given if ops is None else ops.to_numpy(given), dtype=np.float64)
     if log_q.size != n:
-        raise ValueError(f"log_density gives shape {log_q.shape} for {n} points: one number a point is needed")
+        raise InvalidValue(f"log_density gives shape {log_q.shape} for {n} points: one number a point is needed")
     log_q = log_q.reshape(n)
     if np.isnan(log_q).any() or np.any(log_q == np.inf):
         row = int(np.flatnonzero(np.isnan(log_q) | (log_q == np.inf))[0])
-        raise ValueError(f"log_density is {log_q[row]} at row {row} of x: a log-density is a number or -inf")
+        raise InvalidValue(f"log_density is {log_q[row]} at row {row} of x: a log-density is a number or -inf")
     copies = find_copies(points, points[:0])
     points, log_q, n = copies.x, log_q[copies.rows], len(copies.x)
     k = min(k, n - 1)

@@ -10,6 +10,7 @@ from typing import Any
 
 import numpy as np
 
+from ..._errors import InvalidOption, InvalidValue, one_of
 from ..._ops import ops_of
 from .._estimate import Estimate
 from ._copies import find_copies
@@ -70,8 +71,7 @@ def variational(
     >>> variational(x, y, critic=lambda z: 0.5 - z[:, 0])          # the true log p/q; exactly 0.5
     0.500 ± 0.024 (Donsker–Varadhan bound, held out, n=5000, 95% interval 0.4534 to 0.546, bounds 0.4609 to ?)
     """
-    if bound not in BOUNDS:
-        raise ValueError(f"bound is {bound!r}: it must be one of {', '.join(map(repr, BOUNDS))}")
+    one_of("bound", bound, BOUNDS)
     level, rng = check_level(level), generator(rng)
     first, second, _ = read_points(x, y)
     copies = find_copies(first, second)
@@ -81,13 +81,13 @@ def variational(
         values = [(_evaluate(critic, first, "x"), _evaluate(critic, second, "y"))]
     else:
         if min(n, m) < FEWEST_ROWS:
-            raise ValueError(
+            raise InvalidValue(
                 f"x has {n} rows and y {m}: a critic needs {FEWEST_ROWS} of each to be trained on one half and judged on the other"
             )
         train = _trainer(framework)
         first, second = whiten(first, second)
         if first.shape[1] == 0:
-            raise ValueError("every row of x and y is the same point, so there is nothing to train a critic on: call from_samples")
+            raise InvalidValue("every row of x and y is the same point, so there is nothing to train a critic on: call from_samples")
         parts_x, parts_y = np.array_split(rng.permutation(n), 2), np.array_split(rng.permutation(m), 2)
         if len(copies.in_x):
             # A row that both samples have is of the same half in both: a critic that has seen it does not judge it.
@@ -136,9 +136,9 @@ def _evaluate(critic: Callable[[Points], Any], points: Points, name: str) -> Poi
     ops = ops_of(given)
     values = np.asarray(given if ops is None else ops.to_numpy(given), dtype=np.float64)
     if values.size != len(points):
-        raise ValueError(f"critic gives shape {values.shape} for the {len(points)} points of {name}: one number a point is needed")
+        raise InvalidValue(f"critic gives shape {values.shape} for the {len(points)} points of {name}: one number a point is needed")
     if np.isnan(values).any():
-        raise ValueError(f"critic is NaN at row {int(np.flatnonzero(np.isnan(values.reshape(-1)))[0])} of {name}")
+        raise InvalidValue(f"critic is NaN at row {int(np.flatnonzero(np.isnan(values.reshape(-1)))[0])} of {name}")
     return values.reshape(-1)
 
 
@@ -158,4 +158,4 @@ def _trainer(framework: str | None) -> Callable[..., Callable[[Points], Points]]
         from .training_jax import train as train_jax
 
         return train_jax
-    raise ValueError(f"framework is {framework!r}: it must be 'torch' or 'jax'")
+    raise InvalidOption(f"framework is {framework!r}: it must be 'torch' or 'jax'")

@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from datetime import datetime
 from typing import Any
 
+from ...._errors import WrongType
 from ...._read import ReadError
 from ..columns import is_sequence
 from ..sources import named
@@ -51,7 +52,7 @@ def to_arrow(given: Any, side: str) -> tuple[Any, dict[str, str]]:
         try:
             table = pyarrow.table(given.collect() if hasattr(given, "collect") else given)
         except (pyarrow.ArrowException, ValueError, TypeError) as error:
-            raise TypeError(f"{side}: Arrow cannot take the table over: {str(error).splitlines()[0]}") from None
+            raise WrongType(f"{side}: Arrow cannot take the table over: {str(error).splitlines()[0]}") from None
     if not table.num_columns:
         raise ReadError(f"{side}: the table has no columns")
     plain = [_plain(column, name, side) for name, column in zip(table.column_names, table.columns)]
@@ -82,11 +83,11 @@ def _of_pandas(values: Any, name: str, side: str, unread: dict[str, str]) -> Any
     held = list(dict.fromkeys(type(x).__name__ for x in values.dropna()))
     where = f"{side}: column {name!r}"
     if len(held) > 1:
-        raise TypeError(f"{where} holds values of several types ({', '.join(held[:-1])} and {held[-1]}): make them one")
+        raise WrongType(f"{where} holds values of several types ({', '.join(held[:-1])} and {held[-1]}): make them one")
     if held == ["int"]:
-        raise TypeError(f"{where} holds whole numbers of more than 64 bits: make them floats, or texts")
+        raise WrongType(f"{where} holds whole numbers of more than 64 bits: make them floats, or texts")
     if held == ["str"]:
-        raise TypeError(f"{where} holds text that is not Unicode (half a surrogate pair)")
+        raise WrongType(f"{where} holds text that is not Unicode (half a surrogate pair)")
     unread[name] = held[0] if held else kind
     return pyarrow.nulls(len(values))
 
@@ -113,7 +114,7 @@ def _plain(column: Any, name: str, side: str) -> Any:
         try:
             return column.cast(pyarrow.decimal128(_DIGITS, of.scale))
         except (pyarrow.ArrowInvalid, ValueError):
-            raise TypeError(
+            raise WrongType(
                 f"{side}: column {name!r} is decimal with more than {_DIGITS} digits "
                 f"({of.precision}, {of.scale} of them behind the point): make it one with fewer, or floats"
             ) from None
