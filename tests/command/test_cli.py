@@ -348,7 +348,7 @@ def test_a_closed_output():
     assert (done.returncode, done.stderr) == (2, "kullback explain: cannot write the output: standard output is closed\n")
     done = subprocess.run(["sh", "-c", f"{run} >&- 2>&-"], env=ENVIRONMENT, capture_output=True, text=True, timeout=60)
     assert (done.returncode, done.stdout, done.stderr) == (2, "", "")
-    data = os.path.join(os.path.dirname(__file__), "..", "examples", "data")
+    data = os.path.join(os.path.dirname(__file__), "..", "..", "examples", "data")
     run = f'"{sys.executable}" -m kullback compare {data}/reference {data}/quantised --fail-over 0'
     done = subprocess.run(["sh", "-c", f"{run} 2>&-"], env=ENVIRONMENT, capture_output=True, text=True, timeout=60)
     assert done.returncode == 1
