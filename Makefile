@@ -74,6 +74,7 @@ benchmarks: check
 	$(BIN)/python benchmarks/estimators.py
 	$(BIN)/python benchmarks/compare.py
 	$(BIN)/python benchmarks/dispatch.py
+	$(BIN)/python benchmarks/walks.py
 
 # Hostile inputs, generated for as long as asked, on all cores. Failures go to build/fuzz, each with the line that replays it.
 MINUTES ?= 10

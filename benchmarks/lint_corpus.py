@@ -24,9 +24,9 @@ from concurrent.futures import ProcessPoolExecutor, ThreadPoolExecutor
 from importlib.metadata import files, version
 from pathlib import Path, PurePosixPath
 
-from kullback._lint import RULES, lint_text
-from kullback._lint.check import WORTH, Unparsable
-from kullback._lint.run import decode
+from kullback_lint import RULES, lint_text
+from kullback_lint.check import WORTH, Unparsable
+from kullback_lint.run import decode
 
 ROOT = Path(__file__).resolve().parents[1]
 RESULTS = ROOT / "benchmarks" / "results"

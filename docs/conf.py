@@ -32,7 +32,7 @@ pages_elsewhere = {
     "contributing": ROOT / "CONTRIBUTING.md",
     "changes": ROOT / "CHANGELOG.md",
     "examples": ROOT / "examples" / "README.md",
-    **{f"rules/{page.stem}": page for page in (ROOT / "src/kullback/_lint/pages").glob("KL*.md")},
+    **{f"rules/{page.stem}": page for page in (ROOT / "src/kullback_lint/pages").glob("KL*.md")},
 }
 
 myst_enable_extensions = ["dollarmath"]

@@ -8,6 +8,7 @@ import importlib
 import pkgutil
 import subprocess
 import sys
+from collections.abc import Sequence
 from importlib.metadata import metadata, requires
 from pathlib import Path
 
@@ -17,12 +18,16 @@ import kullback
 from frameworks import needed_by
 
 PACKAGE = Path(kullback.__file__).parent
+# Beside the library: the linter, which imports nothing of it, and the command, which may import both.
+PACKAGES = [PACKAGE, PACKAGE.with_name("kullback_lint"), PACKAGE.with_name("kullback_command")]
+PATHS = sorted(path for package in PACKAGES for path in package.rglob("*.py"))
 
 # From the top down: a module may import from those above it, and from its own package.
 LAYERS = [
     "_ops", "_kernels", "_pairs", "_calculus", "_forms", "_checks", "_reduce", "_divergences", "_entropies", "_literal", "_patching",
     "_distributions", "estimators", "_dispatch", "distributions", "losses",
-    "torch", "jax", "tensorflow", "keras", "tinygrad", "_read", "_report", "_explain", "_compare", "_lint", "_cli", "__main__",
+    "torch", "jax", "tensorflow", "keras", "tinygrad", "_read", "_report", "_explain", "_compare",
+    "kullback_lint", "kullback_command", "__main__",
 ]  # fmt: skip
 # The modules with other libraries' names: each may import what it is named after, and none may import another.
 SURFACES = {
@@ -42,14 +47,36 @@ FRAMEWORKS = {
     "pandas",
     "triton",
 }
-MODULES = [m.name for m in pkgutil.walk_packages([str(PACKAGE)], "kullback.") if not m.name.endswith("__main__")]
+MODULES = [
+    module.name
+    for package in PACKAGES
+    for module in pkgutil.walk_packages([str(package)], f"{package.name}.")
+    if not module.name.endswith("__main__")
+]
+
+
+def _layer(parts: Sequence[str]) -> str:
+    """The layer of a module, by the parts of its name; "" for a module that is not ours."""
+    if parts[-1] == "__main__":
+        return "__main__"
+    if parts[0] == "kullback":
+        return parts[1] if len(parts) > 1 else ""
+    return parts[0] if parts[0].startswith("kullback_") else ""
+
+
+def layer_of(path: Path) -> str:
+    return _layer(path.relative_to(PACKAGE.parent).with_suffix("").parts)
+
+
+def imported_layers(path: Path) -> set[str]:
+    """The layers that a file imports, without its own."""
+    return {_layer(name.split(".")) for name in _imports(path)} & set(LAYERS) - {layer_of(path)}
 
 
 def _imports(path: Path):
     """Absolute module names imported anywhere in a file, except under `if TYPE_CHECKING`."""
     tree = ast.parse(path.read_text())
-    package = ("kullback", *path.relative_to(PACKAGE).with_suffix("").parts)
-    package = package[:-1]
+    package = path.relative_to(PACKAGE.parent).parts[:-1]
     skipped = set()
     for node in ast.walk(tree):
         if isinstance(node, ast.If) and "TYPE_CHECKING" in ast.dump(node.test):
@@ -65,16 +92,23 @@ def _imports(path: Path):
             yield from (f"{module}.{alias.name}" for alias in node.names)
 
 
-@pytest.mark.parametrize("path", sorted(PACKAGE.rglob("*.py")), ids=lambda p: str(p.relative_to(PACKAGE)))
+def _id(path: Path) -> str:
+    return str(path.relative_to(PACKAGE if path.is_relative_to(PACKAGE) else PACKAGE.parent))
+
+
+@pytest.mark.parametrize("path", PATHS, ids=_id)
 def test_a_layer_imports_only_from_those_above(path):
-    own = path.relative_to(PACKAGE).with_suffix("").parts[0]
+    own = layer_of(path)
+    others = imported_layers(path)
+    assert not others or own != "kullback_lint", f"the linter imports {others}"
+    for other in others:
+        if own == "__init__":
+            assert not other.startswith("kullback_"), f"import kullback imports {other}"
+            continue
+        assert LAYERS.index(other) < LAYERS.index(own), f"{own} imports {other}, which stands below it"
+        assert other not in SURFACES, f"{own} imports {other}: the core needs no surface"
     for name in _imports(path):
         parts = name.split(".")
-        if parts[0] == "kullback" and len(parts) > 1 and own != "__init__":
-            other = parts[1]
-            if other in LAYERS and other != own:
-                assert LAYERS.index(other) < LAYERS.index(own), f"{own} imports {other}, which stands below it"
-                assert other not in SURFACES, f"{own} imports {other}: the core needs no surface"
         # The adapters may ask whether an object is PyTorch's; that is how torch.compile can follow them.
         # A critic is trained in a framework, by a module named after it that is imported when one is asked for.
         if path.stem == f"training_{parts[0]}" and own == "estimators":
@@ -87,8 +121,7 @@ def test_a_layer_imports_only_from_those_above(path):
 
 
 def test_every_module_has_its_place():
-    found = {p.relative_to(PACKAGE).with_suffix("").parts[0] for p in PACKAGE.rglob("*.py")}
-    assert found - {"__init__"} == set(LAYERS)
+    assert set(map(layer_of, PATHS)) - {"__init__"} == set(LAYERS)
 
 
 def test_public_names():
@@ -133,7 +166,7 @@ def test_hard_dependencies_are_numpy_and_scipy():
 
 
 def _source(name: str) -> str:
-    path = PACKAGE.joinpath(*name.split(".")[1:])
+    path = PACKAGE.parent.joinpath(*name.split("."))
     path = path / "__init__.py" if path.is_dir() else path.with_suffix(".py")
     return path.read_text() if path.exists() else ""  # the kernel in C
 

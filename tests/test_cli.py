@@ -14,7 +14,7 @@ import numpy as np
 import pytest
 
 import kullback
-from kullback._cli import main
+from kullback_command import main
 
 SRC = str(Path(kullback.__file__).parents[1])
 ENVIRONMENT = {**os.environ, "PYTHONPATH": SRC, "PYTHONIOENCODING": "utf-8"}
@@ -271,7 +271,7 @@ ENTRIES = [
     (("compare", "p.npy", "p.npy", "--fail-over", "0"), "kullback._compare.models.compare_models"),
     (("compare", "t.csv", "t.csv", "--fail-over", "0"), "kullback._compare.tables.compare_tables"),
     (("profile", "t.csv", "-o", "t.json"), "kullback._compare.tables.profile"),
-    (("lint", "."), "kullback._lint.read_settings"),
+    (("lint", "."), "kullback_command.lint.read_settings"),
     (("pairs",), "kullback._dispatch.registered_pairs"),
 ]
 
@@ -297,7 +297,7 @@ def test_what_nothing_foresaw_is_no_verdict(run, here, monkeypatch, arguments, e
 
 
 def test_a_failure_of_the_import_is_no_verdict():
-    code = "import sys; sys.modules['kullback._lint'] = sys.modules['numpy'] = None; from _kullback import main; sys.exit(main())"
+    code = "import sys; sys.modules['kullback_lint'] = sys.modules['numpy'] = None; from kullback_command import main; sys.exit(main())"
     done = subprocess.run([sys.executable, "-c", code, "lint"], env=ENVIRONMENT, capture_output=True, text=True, timeout=60)
     assert (done.returncode, done.stdout) == (70, "")
     assert "ImportError" in done.stderr or "ModuleNotFoundError" in done.stderr
@@ -417,31 +417,40 @@ def test_narrow_terminals_lose_columns_not_digits(columns, there, gone):
 
 
 def test_without_rich_a_terminal_gets_plain_text():
-    hide = "import sys; sys.modules['rich'] = None; from kullback._cli import main; sys.exit(main(sys.argv[1:]))"
+    hide = "import sys; sys.modules['rich'] = None; from kullback_command import main; sys.exit(main(sys.argv[1:]))"
     text = on_a_terminal(100, "-c", hide, *EXAMPLE[2:])
     assert "\x1b" not in text
     assert "KL(P‖Q)  0.5351561881 nats" in text
 
 
 def test_importing_stays_light():
-    code = "import sys, kullback, kullback._explain, kullback._cli; print(sorted({'rich', 'torch', 'jax', 'pandas'} & set(sys.modules)))"
+    code = "import sys, kullback._explain, kullback_command.run; print(sorted({'rich', 'torch', 'jax', 'pandas'} & set(sys.modules)))"
     done = subprocess.run([sys.executable, "-c", code], env=ENVIRONMENT, capture_output=True, text=True, timeout=60, check=True)
     assert done.stdout == "[]\n"
 
 
-@pytest.mark.parametrize(
-    "arguments", [("compare", "p.npy", "q.npy"), ("explain", "1", "1"), ("lint", "."), ("pairs",), ("profile", "t.csv", "-o", "t.json")]
-)
-@pytest.mark.parametrize("module", ["kullback", "numpy", "kullback._dispatch", "kullback._cli", "kullback._cli.profile"])
+COMMANDS = [
+    ("compare", "p.npy", "q.npy"), ("explain", "1", "1"), ("lint", "."), ("pairs",), ("profile", "t.csv", "-o", "t.json"),
+]  # fmt: skip
+LOADED = [
+    (command, module)
+    for command in COMMANDS
+    for module in ("kullback_command.run", f"kullback_command.{command[0]}", *(
+        ("argparse", "kullback_lint", "kullback_lint.rules") if command[0] == "lint" else ("numpy", "kullback", "kullback._dispatch")
+    ))
+]  # fmt: skip
+
+
+@pytest.mark.parametrize(("arguments", "module"), LOADED)
 def test_an_interrupt_while_it_is_imported(arguments, module):
-    """The installed script imports `_kullback` and calls its `main`; a signal comes when it has come to a module."""
+    """The installed script calls `kullback_command.main`; a signal comes when that imports a module."""
     code = (
         "import os, signal, sys\n"
         "class Interrupt:\n"
         "    def find_spec(self, name, *_):\n"
         f"        if name == {module!r}: os.kill(os.getpid(), signal.SIGINT)\n"
         "sys.meta_path.insert(0, Interrupt())\n"
-        "from _kullback import main\n"
+        "from kullback_command import main\n"
         "sys.exit(main())"
     )
     done = subprocess.run(
@@ -454,4 +463,4 @@ def test_an_interrupt_while_it_is_imported(arguments, module):
 
 def test_the_installed_command_is_that():
     (script,) = entry_points(group="console_scripts", name="kullback")
-    assert script.value == "_kullback:main"
+    assert script.value == "kullback_command:main"

@@ -19,10 +19,10 @@ import pytest
 
 import kullback as kb
 from dumps import softmax, truth, write_llama
-from kullback._cli import compare, main
 from kullback._kernels import compiled
 from kullback._read import ReadError
 from kullback._report import page
+from kullback_command import compare, main
 from test_cli import ENVIRONMENT, command, on_a_terminal
 
 ROOT = Path(__file__).resolve().parents[1]
@@ -364,7 +364,7 @@ class TestReport:
 
     def test_without_jinja(self, here):
         code = (
-            "import sys; sys.modules['jinja2'] = None; from kullback._cli import main; "
+            "import sys; sys.modules['jinja2'] = None; from kullback_command import main; "
             "sys.exit(main(['compare', 'p.npy', 'q.npy', '--form', 'logits', '--report', 'out.html']))"
         )
         done = subprocess.run([sys.executable, "-c", code], env=ENVIRONMENT, capture_output=True, text=True, timeout=60)
@@ -454,7 +454,7 @@ def test_progress_on_a_terminal(here):
     assert re.search(r"60000/60000", shown)
     assert re.search(r"[\d,]+/s", shown)
     assert "left" in shown
-    hide = "import sys; sys.modules['rich'] = None; from kullback._cli import main; sys.exit(main(sys.argv[1:]))"
+    hide = "import sys; sys.modules['rich'] = None; from kullback_command import main; sys.exit(main(sys.argv[1:]))"
     assert "100% of 60,000 rows" in on_a_terminal(100, "-c", hide, "compare", "p.npy", "q.npy", "--form", "logits")
 
 

@@ -16,10 +16,10 @@ from safetensors.numpy import save_file
 
 import kullback as kb
 from dumps import CHUNKS, CONTEXT, PROMISE, ROWS, VOCABULARY, close, pair, softmax, truth, write_llama
-from kullback._cli import main
 from kullback._compare.sources import open_source
 from kullback._compare.tables import profile
 from kullback._read import ReadError
+from kullback_command import main
 
 
 def cut(path, share=0.6):

@@ -19,8 +19,8 @@ import pyarrow.parquet as pq
 import pytest
 
 import kullback as kb
-from kullback._cli import main
 from kullback._compare.tables.profile import read_profile
+from kullback_command import main
 from test_cli import ENVIRONMENT
 
 SCHEMA = json.loads(resources.files("kullback._compare").joinpath("tables.schema.json").read_text())

@@ -12,9 +12,9 @@ import pytest
 
 from documents import PAGES, ROOT, commands, examples, gives, rows
 from frameworks import needed_by
-from kullback._cli import _parser
-from kullback._lint.check import check
-from kullback._lint.rules import RULES
+from kullback_command.run import parser
+from kullback_lint.check import check
+from kullback_lint.rules import RULES
 
 LOSS = '    loss = F.kl_div(F.softmax(student, dim=-1), target, reduction="batchmean")'
 TRAIN = "\n".join(["import torch.nn.functional as F", *11 * [""], "def step(student, target):", LOSS, "    return loss", ""])
@@ -47,7 +47,7 @@ def test_commands_that_are_not_run_exist():
     assert len(lines) > 8
     for line in lines:
         _, *arguments = shlex.split(line, comments=True)
-        assert _parser().parse_args(arguments).run, line
+        assert parser(arguments).parse_args(arguments).run, line
 
 
 def test_pages_have_examples():

@@ -18,8 +18,8 @@ import torch.distributions as td
 import kullback as kb
 import kullback.torch
 from kullback import distributions as own
-from kullback._cli import main
 from kullback._distributions import adapters, closed, families, registry, structures, supports, users
+from kullback_command import main
 from truths import condition
 
 ROOT = Path(__file__).resolve().parents[1]

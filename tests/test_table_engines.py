@@ -401,7 +401,7 @@ def test_an_interrupt_of_spark(moment, tmp_path):
         "    threading.Thread(target=press, daemon=True).start()\n"
         "    return real(*given)\n"
         "setattr(spark, name, began)\n"
-        "from kullback._cli import main\n"
+        "from kullback_command import main\n"
         "raise SystemExit(main(['compare', 'p', 'p', '--engine', 'spark', '--master', 'local[2]', '--report', 'out.html']))\n"
     )
     process = subprocess.Popen(

@@ -9,10 +9,10 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from kullback._cli import main
 from kullback._compare.tables import compare_tables, is_table, profile
 from kullback._compare.tables.profile import _checksum, read_profile
 from kullback._read import ReadError
+from kullback_command import main
 
 ROOT = Path(__file__).resolve().parents[1]
 

@@ -13,11 +13,11 @@ import pytest
 from jsonschema import Draft202012Validator
 
 import kullback
-from kullback._cli import main
 from kullback._compare.tables import compare_tables, profile
 from kullback._compare.tables.columns import is_identifier, is_sequence
 from kullback._compare.tables.engines import duckdb
 from kullback._read import ReadError
+from kullback_command import main
 
 SCHEMA = json.loads((Path(kullback.__file__).parent / "_compare/tables.schema.json").read_text())
 REASON = "not comparable: nearly every value of P occurs once only, as in identifiers and sequence numbers"

@@ -7,8 +7,8 @@ import pyarrow as pa
 import pytest
 
 import kullback as kb
-from kullback._cli import main
 from kullback._compare.tables import compare_tables, profile
+from kullback_command import main
 
 BEFORE = pa.table(
     {"x": [i % 7 for i in range(600)], "s": [["a", "b", "c"][i % 3] for i in range(600)], "b": [i % 2 == 0 for i in range(600)]}

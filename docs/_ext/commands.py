@@ -9,12 +9,13 @@ from docutils import nodes
 from sphinx.application import Sphinx
 from sphinx.util.docutils import SphinxDirective
 
-from kullback._cli import _parser
+from kullback_command.run import parser
 
 
-def commands() -> dict[str, argparse.ArgumentParser]:
-    (found,) = (action.choices for action in _parser()._actions if isinstance(action, argparse._SubParsersAction))
-    return dict(found)
+def help_of(command: str) -> str:
+    actions = parser([command])._actions
+    (choices,) = (action.choices for action in actions if isinstance(action, argparse._SubParsersAction))
+    return choices[command].format_help()
 
 
 class HelpOf(SphinxDirective):
@@ -22,7 +23,7 @@ class HelpOf(SphinxDirective):
 
     def run(self) -> list[nodes.Node]:
         os.environ["COLUMNS"] = "88"  # argparse wraps to it
-        text = commands()[self.arguments[0]].format_help()
+        text = help_of(self.arguments[0])
         return [nodes.literal_block(text, text, language="text")]
 
 

@@ -5,21 +5,15 @@ An arc diagram: the layers stand in a column, in their order, and each import is
 
 from __future__ import annotations
 
-from test_architecture import LAYERS, PACKAGE, SURFACES, _imports
+from test_architecture import LAYERS, PATHS, SURFACES, imported_layers, layer_of
 
 ROW, LEFT, TOP = 22, 150, 16
 
 
 def imports() -> set[tuple[str, str]]:
     """(importing layer, imported layer)."""
-    found = set()
-    for path in PACKAGE.rglob("*.py"):
-        own = path.relative_to(PACKAGE).with_suffix("").parts[0]
-        for name in _imports(path):
-            parts = name.split(".")
-            if own != "__init__" and parts[0] == "kullback" and len(parts) > 1 and parts[1] in LAYERS and parts[1] != own:
-                found.add((own, parts[1]))
-    return found
+    owns = [(path, layer_of(path)) for path in PATHS]
+    return {(own, other) for path, own in owns if own != "__init__" for other in imported_layers(path)}
 
 
 def draw() -> str:

@@ -3,6 +3,6 @@
 import sys
 
 if __name__ == "__main__":
-    from _kullback import main
+    from kullback_command import main
 
     sys.exit(main())

@@ -40,7 +40,7 @@ def folder() -> Iterator[Path]:
 
 def here(arguments: Sequence[str]) -> Done | Outcome:
     """`kullback ARGUMENTS` in this process; an exception is a failure, since a user would see a traceback."""
-    from kullback._cli import main
+    from kullback_command import main
 
     out, err, before = io.StringIO(), io.StringIO(), memory()
     with contextlib.redirect_stdout(out), contextlib.redirect_stderr(err):

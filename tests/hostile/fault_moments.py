@@ -18,8 +18,8 @@ from pathlib import Path
 import duckdb as duckdb_library
 import numpy as np
 
-from kullback._cli import main
 from kullback._compare.tables.engines import duckdb
+from kullback_command import main
 
 SOURCE = "import torch.nn.functional as F\nloss = F.kl_div(x, y)\n"
 # The file that is written, the command that writes it, and the text that the file holds before.

@@ -16,8 +16,8 @@ import numpy as np
 import pytest
 
 import kullback
-from kullback._cli import main
 from kullback._compare.tables.engines import duckdb
+from kullback_command import main
 
 HERE = Path(__file__).parent
 SRC = str(Path(kullback.__file__).parents[1])
@@ -181,7 +181,7 @@ def test_what_the_caller_ignores_stays_ignored(here):
         "    for name in ('SIGINT', 'SIGTERM', 'SIGHUP'): os.kill(os.getpid(), getattr(signal, name))\n"
         "    return real(*arguments, **options)\n"
         "module.explain = explain\n"
-        "from kullback._cli import main\n"
+        "from kullback_command import main\n"
         "sys.exit(main(['explain', '0.5,0.5', '0.5,0.5']))"
     )
 
@@ -221,7 +221,7 @@ def test_a_table_that_changes_while_it_is_read(here, monkeypatch, capsys, argume
 @pytest.mark.parametrize("change", [b"x = 1\n", b"# coding: nonsense\n", b"\xff\xfe"])
 def test_a_source_that_changes_while_it_is_fixed(here, monkeypatch, capsys, change):
     """Regression: if what was there now could not be decoded, a traceback, or a sentence without the file's name, was the answer."""
-    run = importlib.import_module("kullback._lint.run")
+    run = importlib.import_module("kullback_lint.run")
     Path("a.py").write_text(BAD)
     Path("x.py").write_text(BAD)
     real = run.lint_text
@@ -251,7 +251,7 @@ def test_too_little_memory_is_one_sentence(here, arguments):
     names = sorted(os.listdir())
     code = (
         "import resource, sys\n"
-        "from kullback._cli import main\n"
+        "from kullback_command import main\n"
         "import kullback._compare.models, kullback._explain, kullback._report.page, jinja2\n"
         "now = int(open('/proc/self/statm').read().split()[0]) * resource.getpagesize()\n"
         "resource.setrlimit(resource.RLIMIT_AS, (now + (200 << 20), now + (200 << 20)))\n"

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from kullback._cli import main
+from kullback_command import main
 
 
 @pytest.fixture

@@ -14,8 +14,8 @@ from pathlib import Path
 import pytest
 from expectations import BAD, ENVIRONMENT, SRC
 
-from kullback._lint import RULES, check
-from kullback._lint.flake8 import Plugin
+from kullback_lint import RULES, check
+from kullback_lint.flake8 import Plugin
 
 ROOT = Path(__file__).resolve().parents[2]
 MEAN = (3, 8, "KL006")
@@ -343,7 +343,7 @@ def test_pyproject_mistakes_are_one_sentence(here, run, section, sentence):
 def test_explain_prints_the_page(here, run):
     code, out, _ = run("--explain", "kl006")
     assert code == 0
-    assert out == (ROOT / "src/kullback/_lint/pages/KL006.md").read_text()
+    assert out == (ROOT / "src/kullback_lint/pages/KL006.md").read_text()
     assert run("--explain", "KL999")[0] == 2
 
 

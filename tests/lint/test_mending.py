@@ -10,8 +10,8 @@ from pathlib import Path
 import pytest
 from expectations import BAD, FIXTURES
 
-from kullback._lint import RULES
-from kullback._lint.run import lint_text
+from kullback_lint import RULES
+from kullback_lint.run import lint_text
 
 
 def test_fix_and_diff(here, run):

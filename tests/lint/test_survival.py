@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 import ast
+import resource
 import subprocess
 import sys
 from pathlib import Path
@@ -11,7 +12,7 @@ from pathlib import Path
 import pytest
 from expectations import ENVIRONMENT, FIXTURES
 
-from kullback._lint import check
+from kullback_lint import check
 
 
 def test_nothing_it_reads_is_imported_or_run(here):
@@ -21,7 +22,7 @@ def test_nothing_it_reads_is_imported_or_run(here):
     Path("sitecustomize_not.py").write_text(trap)
     Path("conftest.py").write_text(trap)
     code = (
-        "import sys\nfrom kullback._cli import main\ncode = main(['lint', '.'])\n"
+        "import sys\nfrom kullback_command import main\ncode = main(['lint', '.'])\n"
         "loaded = {m.split('.')[0] for m in sys.modules} & {'torch', 'evil', 'loss', 'conftest', 'jax', 'tensorflow', 'keras', 'paddle'}\n"
         "sys.exit(100 if loaded else code)"
     )
@@ -32,13 +33,41 @@ def test_nothing_it_reads_is_imported_or_run(here):
     assert not Path("imported").exists()
 
 
+@pytest.mark.parametrize("start", ["from kullback_command import main; main(['lint', 'loss.py'])", "-m kullback_lint"])
+def test_it_starts_without_the_library(here, start):
+    """A pre-commit hook runs it for every commit, so neither NumPy nor what is built on it may be loaded."""
+    Path("loss.py").write_text("import torch.nn.functional as F\nF.kl_div(x, y)\n")
+    command = [*start.split(), "loss.py"] if start.startswith("-m") else ["-c", start]
+    run = [sys.executable, "-X", "importtime", *command]
+    done = subprocess.run(run, env=ENVIRONMENT, capture_output=True, text=True, timeout=60)
+    assert "loss.py:2:1: KL006" in done.stdout
+    loaded = {line.rpartition("|")[2].strip().partition(".")[0] for line in done.stderr.splitlines()}
+    assert {"kullback_lint", "kullback_command"} <= loaded
+    assert not loaded & {"kullback", "numpy", "scipy", "rich"}
+
+
+def test_it_starts_in_eight_times_the_time_of_python(here):
+    """In CPU time, interleaved, and the smallest of several, because tests run beside others."""
+    Path("loss.py").write_text("import torch.nn.functional as F\nF.kl_div(x, y)\n")
+
+    def seconds(code):
+        before = resource.getrusage(resource.RUSAGE_CHILDREN)
+        subprocess.run([sys.executable, "-c", code], env=ENVIRONMENT, capture_output=True, timeout=60)
+        after = resource.getrusage(resource.RUSAGE_CHILDREN)
+        return after.ru_utime + after.ru_stime - before.ru_utime - before.ru_stime
+
+    lint = "from kullback_command import main; main(['lint', 'loss.py'])"
+    pairs = [(seconds(lint), seconds("pass")) for _ in range(15)]
+    assert min(ours for ours, _ in pairs) <= 8 * min(nothing for _, nothing in pairs)
+
+
 def seconds_of(code, tries=3):
     """Processor time of `code` in a process of its own, as the command has, without other libraries' objects.
 
     The smallest of several, because tests run beside others.
     """
     head = (
-        "import ast, time, argparse, dataclasses\nfrom pathlib import Path\nfrom kullback._lint import check\nstart = time.process_time()\n"
+        "import ast, time, argparse, dataclasses\nfrom pathlib import Path\nfrom kullback_lint import check\nstart = time.process_time()\n"
     )
     run = [sys.executable, "-c", f"{head}{code}\nprint(time.process_time() - start)"]
     return min(
