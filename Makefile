@@ -12,7 +12,7 @@ PYTEST = PYTHONDONTWRITEBYTECODE= OMP_WAIT_POLICY=passive OPENBLAS_NUM_THREADS=1
 
 # XLA optimises only in the first part, whose tests judge its arithmetic. Elsewhere it compiles in 40% of the time.
 # The second part needs neither JAX nor TensorFlow in its own process. Memory is given back between the parts.
-DATA := $(addprefix tests/,command compare foreign hostile kernels lint project tables)
+DATA := $(addprefix tests/,command compare foreign hostile kernels lint tables)
 OTHERS := $(filter-out $(addprefix tests/,exactness gpu helpers scripts __pycache__) $(DATA),$(patsubst %/,%,$(wildcard tests/*/)))
 
 # Everything on a fresh machine: environment, linters, the built package, all tests.
