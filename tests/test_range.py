@@ -429,3 +429,81 @@ def test_a_category_that_only_p_has_by_a_finite_mask_costs_no_digits(mask):
         truth = mp.fsum(x * mp.log(x / z) for side in (p, q) for x, z in zip(side, m) if x) / 2
         assert kb.kl(a, b, form="logits") == np.inf
         assert kb.js(a, b, form="logits") == pytest.approx(float(truth), rel=5e-6, abs=0)  # the contract, in float32
+
+
+_HIDDEN = {
+    # Rows in which a mask hides a category from P or Q, and the others are nearly equal, or equal beneath two masks.
+    "hidden from P": ([-1.8e-3, -65504.0, -8.9e-4, 3.8e-6, 8.9e-4], [0.0] * 5),
+    "hidden from Q": ([1.6764e-3, 7.0006e-3, 1.36839e-2, -3.43854e-2], [1.6765e-3, 7.0012e-3, -20.0, -3.43849e-2]),
+    "little mass": ([-80.0, -1.10988e-3, -1.52579e-3], [-2.24149e-3, -1.10988e-3, -1.52579e-3]),
+    "two from Q": ([-2.057, -2.098, -2.097, -2.092], [-1.39, -1.38, -1e9, -1e9]),
+    "saturated": ([20.0, 0.0, 10.0, -5.0], [0.0, 20.0, -12.0, 9.0]),
+}
+
+
+def _tilted_slopes(x, y, order):
+    """Of Rényi's divergence to the logits x and y, by definition: a/(a-1) (t - p) and q - t, t = p^a q^(1-a) / sum."""
+    a = mp.mpf(order)
+    log_p, log_q = (oracle.log_normalised(z, "logits")[0] for z in (x, y))
+    p, q = (oracle.probabilities(z) for z in (log_p, log_q))
+    powers = [a * u + (1 - a) * v for u, v in zip(log_p, log_q)]
+    t = [mp.exp(v - max(powers)) for v in powers]
+    total = mp.fsum(t)
+    value = (max(powers) + mp.log(total)) / (a - 1)
+    to_p, to_q = [a / (a - 1) * (w / total - u) for u, w in zip(p, t)], [v - w / total for v, w in zip(q, t)]
+    return value, *(np.array([float(v) for v in to]) for to in (to_p, to_q))
+
+
+@pytest.mark.parametrize("rows", _HIDDEN.values(), ids=_HIDDEN)
+def test_gradients_beside_a_category_hidden_by_a_mask(rows):
+    """Categories where log(q/p) is nearly the same have derivatives that are differences: up to all digits were lost in float32."""
+    x, y = (np.array(row, np.float32) for row in rows)
+    torch_frame = BY_NAME["torch"]
+    functions = {
+        "js": (lambda x, y: kb.js(x, y, form="logits"), lambda: _mixture_slopes(x, y, mp.mpf(0.5), "js")),
+        "skew": (
+            lambda x, y: kl_loss(teacher=x, student=y, direction="skew", mix=0.25, reduction="none"),
+            lambda: _mixture_slopes(x, y, mp.mpf(0.75), "skew"),
+        ),
+    }
+    for order in (0.3, 1.0001, 2.0):
+        functions[f"renyi {order}"] = (
+            lambda x, y, order=order: kb.renyi(x, y, form="logits", order=order),
+            lambda order=order: _tilted_slopes(x, y, order),
+        )
+    with mp.workdps(120):
+        for name, (function, truth) in functions.items():
+            value, slopes = torch_frame.value_and_gradients(function, x, y)
+            right, *derivatives = truth()
+            _assert_close(value, right, np.float32, (name, rows))
+            for slope, derivative in zip(slopes, derivatives):
+                # The contract: norm-wise, and of the square root of the smallest KL it is made for.
+                off = np.linalg.norm(slope - derivative)
+                assert off <= GRADIENT_BOUND[np.float32] * max(np.linalg.norm(derivative), 1e-7), (name, rows, slope, derivative)
+
+
+def test_a_logit_scale_leaves_the_lowest_float_finite():
+    """Twice finfo.min was -inf: a row masked everywhere raised, and KL was infinite."""
+    mask = np.float32(np.finfo(np.float32).min)
+    uniform, masked, everywhere = np.zeros((1, 2), np.float32), np.array([[mask, 0]], np.float32), np.full((1, 2), mask)
+    assert kl_loss(student=everywhere, teacher=masked * 0, logit_scale=2.0) == 0.0
+    assert kl_loss(student=masked, teacher=uniform, logit_scale=1.5) == pytest.approx(0.75 * -float(mask), rel=1e-6)
+    scaled, divided = ({name: x} for name, x in (("logit_scale", 2.0), ("temperature", 0.5)))
+    x, y = np.array([[1.0, 2.0, 0.5]]), np.array([[0.3, -1.0, 0.2]])
+    assert kl_loss(student=x, teacher=y, temperature=3.0, scale_t2=True, **scaled) == pytest.approx(
+        9 * kl_loss(student=2 * x, teacher=2 * y, temperature=3.0), rel=1e-12
+    )
+    assert kl_loss(student=x, teacher=y, **scaled) == kl_loss(student=x, teacher=y, **divided)
+
+
+def test_second_derivatives_to_a_temperature_that_learns():
+    x = torch.tensor([[0.3, -1.2, 0.8, 2.0]], dtype=torch.float64, requires_grad=True)
+    y = torch.tensor([[0.4, -0.3, 0.1, 1.1]], dtype=torch.float64, requires_grad=True)
+    temperature = torch.tensor(0.7, dtype=torch.float64, requires_grad=True)
+    for function in (
+        lambda x, y, t: kb.js(x, y, form="logits", temperature=t),
+        lambda x, y, t: kb.jeffreys(x, y, form="logits", temperature=t),
+        lambda x, y, t: kb.renyi(x, y, form="logits", order=2.0, temperature=t),
+        lambda x, y, t: kl_loss(student=x, teacher=y, direction="skew", temperature=t),
+    ):
+        assert torch.autograd.gradgradcheck(function, (x, y, temperature))

@@ -26,10 +26,11 @@ from ._pairs import (
     compute_dtype,
     expm1,
     invalid,
-    is_float32,
+    kl,
     log_quotient,
     pair,
     phi,
+    phi_near,
     result_dtype,
     scaled_below,
     textbook,
@@ -46,8 +47,8 @@ class Kind(NamedTuple):
     """`at_zero`: the derivative with respect to a probability that is 0 (per unit of normalised probability): to p; to q where p is 0 too;
     to q where p is not."""
 
-    value: Callable[[Any, Pair, Any, float], Array]
-    log_gradients: Callable[[Any, Pair, Any, float], tuple[Array, Array]]
+    value: Callable[[Any, Pair, Any, float], Array] | None  # KL has one of its own
+    log_gradients: Callable[[Any, Pair, Any, float, Needs], tuple[Array | None, Array | None]]
     at_zero: Callable[[float], tuple[float, float, float]]
 
 
@@ -61,16 +62,40 @@ def difference(ops: Any, p: Array, q: Array, log_ratio: Array) -> Array:
     )
 
 
+def _apart_from(ops: Any, pr: Pair, there: Array, axes: Any) -> tuple[Array, Array]:
+    """log(q/p), divided by the unit, less its value in one category out of those that are `there`; and where that is, or its equals are."""
+    found = []
+    for x in (pr.apart, pr.apart_low + 0.0 * pr.p):
+        x = ops.stop_gradient(x)
+        found.append(ops.max(ops.where(there, x, -math.inf), axes))
+        there = there & (x == found[-1])
+    return (pr.apart - found[0]) + (pr.apart_low - found[1]), there
+
+
+def _likeliest(ops: Any, side: Array, axes: Any) -> Array:
+    side = ops.stop_gradient(side)
+    return side == ops.max(side, axes)
+
+
+def _value_there(ops: Any, x: Array, there: Array, axes: Any) -> Array:
+    return ops.max(ops.where(there, ops.stop_gradient(x), -math.inf), axes)
+
+
+def _from_likeliest(ops: Any, pr: Pair, side: Array, axes: Any) -> tuple[Array, Array, Array]:
+    """log(q/p) less its value in a likeliest category of P or Q, log(q/p), and that value."""
+    apart, there = _apart_from(ops, pr, _likeliest(ops, side, axes), axes)
+    l, l0 = pr.log_ratio, _value_there(ops, pr.log_ratio, there, axes)
+    cut = (l >= ABSENT) | (l <= -ABSENT) | (l0 >= ABSENT) | (l0 <= -ABSENT)
+    return attach(ops, ops.where(cut, l - l0, apart * pr.unit), l), l, l0  # l0 is constant, but not divided by the unit
+
+
 # Kullback-Leibler. d/d log p = p (log(p/q) - KL) = -p (l - E[l]),  d/d log q = q - p.
 
 
-def _kl(ops: Any, pr: Pair, axes: Any, _: float) -> Array:
-    return pr.kl
-
-
-def _kl_gradients(ops: Any, pr: Pair, axes: Any, _: float) -> tuple[Array, Array]:
+def _kl_gradients(ops: Any, pr: Pair, axes: Any, _: float, needs: Needs) -> tuple[Array, Array]:
     # Where KL is infinite there is no derivative to p; that to log q remains.
-    return -(pr.p * pr.unit * ops.where(pr.kl < math.inf, pr.centred, math.nan)), difference(ops, pr.p, pr.q, pr.log_ratio)
+    infinite = any_of(ops, pr.only_p, pr.p, axes)
+    return -(pr.p * pr.unit * ops.where(infinite, math.nan, pr.centred)), difference(ops, pr.p, pr.q, pr.log_ratio)
 
 
 # Jeffreys: KL(P‖Q) + KL(Q‖P) = sum (q - p) log(q/p), every term >= 0.
@@ -81,9 +106,12 @@ def _jeffreys(ops: Any, pr: Pair, axes: Any, _: float) -> Array:
     return ops.where(any_of(ops, pr.only_p | pr.only_q, pr.p, axes) & ~ops.isnan(value), math.inf, value)
 
 
-def _jeffreys_gradients(ops: Any, pr: Pair, axes: Any, _: float) -> tuple[Array, Array]:
+def _jeffreys_gradients(ops: Any, pr: Pair, axes: Any, _: float, needs: Needs) -> tuple[Array, Array]:
     q_minus_p = difference(ops, pr.p, pr.q, pr.log_ratio)
-    return -(pr.p * pr.unit * pr.centred) - q_minus_p, pr.q * pr.unit * centre(ops, pr.q, pr.ratio, axes) + q_minus_p
+    of_p, of_q = (
+        side * pr.unit * centre(ops, side, _apart_from(ops, pr, _likeliest(ops, side, axes), axes)[0], axes) for side in (pr.p, pr.q)
+    )
+    return -of_p - q_minus_p, of_q + q_minus_p
 
 
 # Jensen-Shannon, M = (1-w) P + w Q: (1-w) KL(P‖M) + w KL(Q‖M).
@@ -92,23 +120,13 @@ def _jeffreys_gradients(ops: Any, pr: Pair, axes: Any, _: float) -> tuple[Array,
 
 def mixture(ops: Any, p: Array, q: Array, l: Array, w: float) -> tuple[Array, Array, Array]:
     """m, log(m/p), log(m/q), given log(q/p), which is finite."""
-    if w > 0.95:
-        m, m_over_q, m_over_p = mixture(ops, q, p, -l, 1.0 - w)
-        return m, m_over_p, m_over_q
+    m = (1.0 - w) * p + w * q
+    if not 0.05 <= w <= 0.95:  # the sums below would cancel
+        return m, _mixed(ops, l, l, l * 0.0, 1.0 - w, w)[0], _mixed(ops, -l, -l, l * 0.0, w, 1.0 - w)[0]
     less = l < 0.0
     change = expm1(ops, ops.where(less, l, -l))
     of_greater = ops.log1p(ops.where(less, w * change, (1.0 - w) * change))
-    m = (1.0 - w) * p + w * q
-    if w >= 0.05:
-        return m, ops.where(less, of_greater, l + of_greater), ops.where(less, of_greater - l, of_greater)
-    # For a small w, 1 + (1-w) expm1(-l) loses digits far from l = 0, where w + (1-w) e^-l keeps them. While w e^l is small, log(m/p) is
-    # small as well, and l + log(m/q) cancels.
-    least = max(w, 2.0**-126 if is_float32(ops, l) else 2.0**-1022)
-    far = l > 1.0
-    m_over_q = ops.where(far, ops.log(least + (1.0 - w) * ops.exp(-ops.where(far, l, 1.0))), ops.where(less, of_greater - l, of_greater))
-    near = (l >= 0.0) & (l < -math.log(least))
-    from_p = ops.log1p(ops.where(near, -w * change * ops.exp(ops.where(near, l, 0.0)), 0.0))
-    return m, ops.where(less, of_greater, ops.where(near, from_p, l + m_over_q)), m_over_q
+    return m, ops.where(less, of_greater, l + of_greater), ops.where(less, of_greater - l, of_greater)
 
 
 def _js(ops: Any, pr: Pair, axes: Any, w: float) -> Array:
@@ -116,11 +134,41 @@ def _js(ops: Any, pr: Pair, axes: Any, w: float) -> Array:
     return ops.sum((1.0 - w) * bregman(ops, pr.p, m, m_over_p) + w * bregman(ops, pr.q, m, m_over_q), axes)
 
 
-def _js_gradients(ops: Any, pr: Pair, axes: Any, w: float) -> tuple[Array, Array]:
-    m, m_over_p, m_over_q = mixture(ops, pr.p, pr.q, pr.log_ratio, w)
-    kl_p = ops.sum(bregman(ops, pr.p, m, m_over_p), axes)
-    kl_q = ops.sum(bregman(ops, pr.q, m, m_over_q), axes)
-    return -(1.0 - w) * pr.p * (m_over_p + kl_p), -w * pr.q * (m_over_q + kl_q)
+# d/d log p = -(1-w) p (log(m/p) - E[log(m/p)]). Where log(q/p) is nearly the same in all that P has, the difference cancels, unless taken
+# of log(m/p) less its value c0 in one category, where log(q/p) is l0. With u = l - l0 and s the share of w Q in M there,
+# log(m/p) - c0 = log((1-w + w e^l) / (1-w + w e^l0)) = log(1-s + s e^u) = log1p(s expm1(u)).
+
+
+def _mixed(ops: Any, u: Array, l: Array, l0: Array, rest: float, share: float) -> tuple[Array, Array, Array]:
+    """log(1-s + s e^u), 1 - s and s: see above, for `rest` = 1-w and `share` = w."""
+    above = ops.where(l0 > 0.0, l0, 0.0)
+    of_rest, of_share = rest * ops.exp(-above), share * ops.exp(l0 - above)
+    total = of_rest + of_share
+    of_rest, of_share, log_total = of_rest / total, of_share / total, ops.log(total)
+    c0 = log_total + above
+    few = of_share < 0.5  # the logarithm of the rest is then that of nearly 1
+    first = ops.where(few, ops.log1p(-ops.where(few, of_share, 0.0)), math.log(rest) - c0)
+    second = (math.log(share) + l) - c0
+    # log1p(s expm1(u)) for a small u, and where s expm1(u) is small or close to -s for s < 1/2; else the sum of two exponentials.
+    close, less = (u < 1.0) & (u > -1.0), first < second
+    near = close | ops.where(u < 0.0, of_share < 0.5, (u < 80.0) & (second < 0.0))
+    power = ops.exp(ops.where(near, ops.where(close, 0.0, u), ops.where(less, first - second, second - first)))
+    close_u = ops.where(close, u, 0.0)
+    change = of_share * ops.where(close, close_u + phi_near(ops, close_u), ops.where(near, power - 1.0, 0.0))
+    log_mixed = ops.log1p(ops.where(near, change, power)) + ops.where(near, 0.0, ops.where(less, second, first))
+    return log_mixed, of_rest, of_share
+
+
+def _js_gradients(ops: Any, pr: Pair, axes: Any, w: float, needs: Needs) -> tuple[Array | None, Array | None]:
+    to_p, to_q = None, None
+    if needs[0]:
+        m_over_p = _mixed(ops, *_from_likeliest(ops, pr, pr.p, axes), 1.0 - w, w)[0]
+        to_p = -(1.0 - w) * pr.p * centre(ops, pr.p, m_over_p, axes)
+    if needs[1]:
+        u, l, l0 = _from_likeliest(ops, pr, pr.q, axes)
+        m_over_q = _mixed(ops, -u, -l, -l0, w, 1.0 - w)[0]
+        to_q = -w * pr.q * centre(ops, pr.q, m_over_q, axes)
+    return to_p, to_q
 
 
 # Skewed KL, the same M: KL(P‖M). With r = p/m: d/dp = log r - (1-w)(r - 1) and d/dq = -w (r - 1), up to constants.
@@ -131,21 +179,27 @@ def _skew(ops: Any, pr: Pair, axes: Any, w: float) -> Array:
     return ops.sum(bregman(ops, pr.p, m, m_over_p), axes)
 
 
-def skew_slopes(ops: Any, m_over_p: Array, w: float) -> tuple[Array, Array]:
-    """r - 1 and log r - (1-w)(r - 1), given log(m/p)."""
-    # r is at most 1/(1-w), which may be large.
-    far = m_over_p < -1.0
-    excess = ops.where(far, ops.exp(ops.where(far, -m_over_p, 0.0)) - 1.0, expm1(ops, ops.where(far, 0.0, -m_over_p)))
-    if w >= 0.05:
-        return excess, -m_over_p - (1.0 - w) * excess
-    # For a small w, both terms are of first order in w, and their difference is of second order: it would cancel.
-    return excess, w * excess - phi(ops, -m_over_p)
+def skew_slopes(ops: Any, c: Array, rest: Array | float, share: Array | float) -> tuple[Array, Array]:
+    """r - 1 and log r - (1-w)(r - 1), given c = log(m/p), 1 - w and w. Given log(m/p) - c0, 1 - s and s as above instead: r/r0 - 1, with r0
+    the value of r there, and the second less its value there."""
+    # r is at most 1/(1-w), which may be large. Elsewhere both terms may be of first order in w, and their difference of second order.
+    far = c < -1.0
+    near_c = ops.where(far, 0.0, c)
+    excess = ops.where(far, ops.exp(ops.where(far, -c, 0.0)) - 1.0, expm1(ops, -near_c))
+    return excess, ops.where(far, -c - rest * excess, share * excess - phi(ops, -near_c))
 
 
-def _skew_gradients(ops: Any, pr: Pair, axes: Any, w: float) -> tuple[Array, Array]:
-    _, m_over_p, _ = mixture(ops, pr.p, pr.q, pr.log_ratio, w)
-    excess, slope = skew_slopes(ops, m_over_p, w)
-    return pr.p * centre(ops, pr.p, slope, axes), -w * pr.q * centre(ops, pr.q, excess, axes)
+def _skew_gradients(ops: Any, pr: Pair, axes: Any, w: float, needs: Needs) -> tuple[Array | None, Array | None]:
+    to_p, to_q = None, None
+    if needs[0]:
+        c, of_p, of_q = _mixed(ops, *_from_likeliest(ops, pr, pr.p, axes), 1.0 - w, w)
+        to_p = pr.p * centre(ops, pr.p, skew_slopes(ops, c, of_p, of_q)[1], axes)
+    if needs[1]:
+        # (1-w) r + w q/m = 1, and -w (r - r0) = w^2/(1-w) (q/m - q0/m0).
+        u, l, l0 = _from_likeliest(ops, pr, pr.q, axes)
+        c, of_q, of_p = _mixed(ops, -u, -l, -l0, w, 1.0 - w)
+        to_q = (w / (1.0 - w)) * of_q * pr.q * centre(ops, pr.q, skew_slopes(ops, c, of_q, of_p)[0], axes)
+    return to_p, to_q
 
 
 # Rényi of order a: log(sum p^a q^g) / (a - 1), g = 1 - a. With l = log(q/p) and sum (q - p) = 0,
@@ -153,14 +207,11 @@ def _skew_gradients(ops: Any, pr: Pair, axes: Any, w: float) -> tuple[Array, Arr
 
 
 class _Powers(NamedTuple):
-    """The powers p^a q^g of a row. `y` is their logarithm divided by `unit`, and `top` the largest y. `rest` is log(sum p^a q^g) less
-    top * unit. `log_sum` is log(sum p^a q^g) itself, where that is `near` 0."""
+    """The powers p^a q^g of a row: log(p^a q^g) = (y + top) unit, y <= 0, and log_sum = log(sum p^a q^g) - top unit."""
 
     unit: float
     y: Array
     top: Array
-    rest: Array
-    near: Array
     log_sum: Array
 
 
@@ -193,22 +244,44 @@ def _excess(ops: Any, p: Array, q: Array, l: Array, only_p: Array, log_power: Ar
     return ops.sum(ops.where(only_p, (g - 1.0) * p, second_order), axes)
 
 
+def _nothing(pr: Pair) -> Array:
+    """Where P or Q is absent the product is 0."""
+    return pr.only_p | pr.only_q | (pr.log_p == -math.inf)
+
+
 def _powers(ops: Any, pr: Pair, axes: Any, order: float) -> _Powers:
-    g, l = 1.0 - order, pr.log_ratio
-    # Where P or Q is absent the product is 0. An order times a logarithm may overflow; the divergence is no larger than the logarithm.
-    nothing, unit = pr.only_p | pr.only_q | (pr.log_p == -math.inf), max(1.0, order - 1.0)
+    # An order times a logarithm may overflow; the divergence is no larger than the logarithm.
+    nothing, unit = _nothing(pr), max(1.0, order - 1.0)
     log_p, log_q = ops.where(nothing, 0.0, pr.log_p), ops.where(nothing, 0.0, pr.log_q)
-    y = ops.where(nothing, -math.inf, order * log_p + g * log_q if order <= 2.0 else log_p / unit - l)
-    if order < 0.5:
-        t = _excess(ops, pr.q, pr.p, -l, pr.only_q, y, order, axes)
-    else:
-        t = _excess(ops, pr.p, pr.q, l, pr.only_p, y * unit, g, axes)
-    top = ops.stop_gradient(ops.max(y, axes))
+    about = order * log_p + (1.0 - order) * log_q if order <= 2.0 else log_p / unit - pr.log_ratio
+    about = ops.where(nothing, -math.inf, about)
+    top = ops.stop_gradient(ops.max(about, axes))
+    # Beside l = -1e30, log p has rounded away. From one of the largest powers to the others, it counts:
+    # log(p^a q^g) = log p + g l = log q - a l.
+    apart, there = _apart_from(ops, pr, about == top, axes)
+    log_side, factor = (log_q, -order) if order < 0.5 else (log_p, (1.0 - order) / unit)
     # Disjoint supports leave nothing to sum: top is -inf, and so is the logarithm.
-    safe_top = ops.where(top > -math.inf, top, 0.0)
-    rest = ops.log(ops.sum(ops.exp((y - safe_top) * unit), axes))
-    near = (t > -0.5) & (t < 1.0)
-    return _Powers(unit, y, safe_top, rest, near, ops.log1p(ops.where(near, t, 0.0)))
+    some = top > -math.inf
+    first = ops.where(some, _value_there(ops, log_side, there, axes), 0.0)
+    y = (log_side - first) / unit + factor * ops.where(nothing, 0.0, apart) * pr.unit
+    y = ops.where(nothing, -math.inf, ops.where(y < math.inf, y, about - top))
+    more = ops.stop_gradient(ops.max(y, axes))
+    y = y - ops.where(some, more, 0.0)
+    return _Powers(unit, y, ops.where(some, top + more, 0.0), ops.log(ops.sum(ops.exp(y * unit), axes)))
+
+
+def _tilted(ops: Any, pr: Pair, side: Array, log_side: Array, factor: float, t: Array, log_t: Array, axes: Any) -> Array:
+    """log(t/p) = g l - log(sum p e^(g l)), or log(t/q) = -a l - log(sum q e^(-a l)), with l less its value in a likeliest category."""
+    nothing = _nothing(pr)
+    h = factor * ops.where(nothing, 0.0, _apart_from(ops, pr, _likeliest(ops, side, axes), axes)[0]) * pr.unit
+    # A share T of t lies where e^h is large: sum p e^h = (1 - sum of p there + sum of p (e^h - 1) elsewhere) / (1 - T).
+    steep = h > 1.0
+    share = ops.sum(ops.where(steep, t, 0.0), axes)
+    change = ops.sum(ops.where(nothing | steep, -side, side * expm1(ops, ops.where(steep, 0.0, h))), axes)
+    near = (change > -0.5) & (share < 0.5)
+    log_sum = ops.log1p(ops.where(near, change, 0.0)) - ops.log1p(-ops.where(near, share, 0.0))
+    far = log_t - ops.where(nothing, 0.0, log_side)
+    return ops.where(nothing, -ABSENT, ops.where(near, ops.where(near, h, 0.0) - log_sum, far))
 
 
 # Beyond this, only the largest p/q counts.
@@ -216,8 +289,6 @@ _HIGHEST_ORDER = 1e30
 
 
 def _renyi(ops: Any, pr: Pair, axes: Any, order: float) -> Array:
-    if order == 1.0:
-        return pr.kl
     if order == 0.0:
         inside = ops.sum(ops.where(pr.only_q, 0.0, pr.q), axes)
         outside = ops.sum(ops.where(pr.only_q, pr.q, 0.0), axes)
@@ -230,15 +301,19 @@ def _renyi(ops: Any, pr: Pair, axes: Any, order: float) -> Array:
         return ops.where(some_only_p & ~ops.isnan(worst), math.inf, worst)
     order = min(order, _HIGHEST_ORDER)
     s = _powers(ops, pr, axes, order)
-    value = ops.where(s.near, s.log_sum / (order - 1.0), s.top * (s.unit / (order - 1.0)) + s.rest / (order - 1.0))
+    if order < 0.5:
+        t = _excess(ops, pr.q, pr.p, -pr.log_ratio, pr.only_q, (s.y + s.top) * s.unit, order, axes)
+    else:
+        t = _excess(ops, pr.p, pr.q, pr.log_ratio, pr.only_p, (s.y + s.top) * s.unit, 1.0 - order, axes)
+    near = (t > -0.5) & (t < 1.0)
+    far = s.top * (s.unit / (order - 1.0)) + s.log_sum / (order - 1.0)
+    value = ops.where(near, ops.log1p(ops.where(near, t, 0.0)) / (order - 1.0), far)
     if order > 1.0:
         value = ops.where(some_only_p & ~ops.isnan(value), math.inf, value)
     return value + 0.0  # 0, not -0
 
 
-def _renyi_gradients(ops: Any, pr: Pair, axes: Any, order: float) -> tuple[Array, Array]:
-    if order == 1.0:
-        return _kl_gradients(ops, pr, axes, order)
+def _renyi_gradients(ops: Any, pr: Pair, axes: Any, order: float, needs: Needs) -> tuple[Array | None, Array | None]:
     if order == 0.0:
         inside = ops.where(pr.only_q, 0.0, pr.q)
         return pr.p * 0.0, pr.q - inside / ops.sum(inside, axes)
@@ -249,18 +324,20 @@ def _renyi_gradients(ops: Any, pr: Pair, axes: Any, order: float) -> tuple[Array
         attained = attained / ops.sum(attained, axes)
         return attained - pr.p, pr.q - attained
     order = min(order, _HIGHEST_ORDER)
-    # t = p^a q^g / sum: d/d log p = a/(a-1) (t - p),  d/d log q = q - t. Close to the sum 1, log(t/p) = g l - log sum and
-    # log(t/q) = -a l - log sum, which have all their digits; elsewhere that may overflow, and log t - log p does as well.
-    s, l = _powers(ops, pr, axes, order), pr.log_ratio
-    log_t = (s.y - s.top) * s.unit - s.rest
-    t, nothing, near_l = ops.exp(log_t), s.y == -math.inf, ops.where(s.near, l, 0.0)
-    far_t, far_p, far_q = (ops.where(nothing | s.near, 0.0, z) for z in (log_t, pr.log_p, pr.log_q))
-    t_over_p = ops.where(s.near, (1.0 - order) * near_l - s.log_sum, ops.where(nothing, -ABSENT, far_t - far_p))
-    t_over_q = ops.where(s.near, -order * near_l - s.log_sum, ops.where(nothing, -ABSENT, far_t - far_q))
-    # The factor goes first: near order 1 it is large, and t - p small.
-    factor = order / (order - 1.0)
-    to_p = difference(ops, factor * pr.p, factor * t, ops.where(pr.only_p, -ABSENT, t_over_p))
-    return to_p, -difference(ops, pr.q, t, ops.where(pr.only_q, -ABSENT, t_over_q))
+    # t = p^a q^g / sum: d/d log p = a/(a-1) (t - p),  d/d log q = q - t.
+    s = _powers(ops, pr, axes, order)
+    log_t = ops.where(_nothing(pr), 0.0, s.y * s.unit - s.log_sum)
+    t = ops.where(_nothing(pr), 0.0, ops.exp(log_t))
+    to_p, to_q = None, None
+    if needs[0]:
+        # The factor goes first: near order 1 it is large, and t - p small.
+        factor = order / (order - 1.0)
+        t_over_p = _tilted(ops, pr, pr.p, pr.log_p, 1.0 - order, t, log_t, axes)
+        to_p = difference(ops, factor * pr.p, factor * t, ops.where(pr.only_p, -ABSENT, t_over_p))
+    if needs[1]:
+        t_over_q = _tilted(ops, pr, pr.q, pr.log_q, -order, t, log_t, axes)
+        to_q = -difference(ops, pr.q, t, ops.where(pr.only_q, -ABSENT, t_over_q))
+    return to_p, to_q
 
 
 def _renyi_at_zero(order: float) -> tuple[float, float, float]:
@@ -270,7 +347,7 @@ def _renyi_at_zero(order: float) -> tuple[float, float, float]:
 
 KINDS = {
     # At p = 0 the derivative to p is -inf for the first three; the contract makes it 0. To q it is 1 - p/q.
-    "kl": Kind(_kl, _kl_gradients, lambda _: (0.0, 1.0, -math.inf)),
+    "kl": Kind(None, _kl_gradients, lambda _: (0.0, 1.0, -math.inf)),
     "jeffreys": Kind(_jeffreys, _jeffreys_gradients, lambda _: (0.0, 0.0, -math.inf)),
     "js": Kind(_js, _js_gradients, lambda _: (0.0, 0.0, 0.0)),
     "skew": Kind(_skew, _skew_gradients, lambda _: (0.0, 0.0, 0.0)),
@@ -339,7 +416,8 @@ def _evaluate(ops: Any, spec: Spec, x: Array, y: Array, scale: Array | None = No
     if "counts" in spec.forms:
         x, y = (_summable(ops, form, z, spec.axes)[0] for form, z in zip(spec.forms, (x, y)))
     scale = None if scale is None else ops.astype(scale, dtype)
-    value = KINDS[spec.kind].value(ops, pair(ops, spec, x, y, scale), spec.axes, spec.parameter)
+    of_pair = KINDS[spec.kind].value
+    value = kl(ops, spec, x, y, scale) if of_pair is None else of_pair(ops, pair(ops, spec, x, y, scale), spec.axes, spec.parameter)
     bad = None
     for z, form, tolerance in zip((x, y), spec.forms, spec.tolerances):
         # KL of negative numbers is NaN by itself.
@@ -382,13 +460,18 @@ def _gradients(ops: Any, spec: Spec, x: Array, y: Array, scale: Array | None, ne
         log_q=log_q,
         log_ratio=attach(ops, exact.log_ratio, log_ratio),
         ratio=attach(ops, exact.ratio, ratio),
+        apart=attach(ops, exact.apart, ratio),
         # Centred once more: the mean of large numbers leaves a remainder, which matters here and not in the value.
         centred=attach(ops, centre(ops, exact.p, centred, axes), centre(ops, p, ops.where(exact.p == 0.0, 0.0, ratio), axes)),
         unit=unit,
     )
     kind = KINDS[spec.kind]
+    learns_scale = scale is not None and needs[2]
     to_logs = [
-        _balanced(ops, to_log, normalised, axes) for to_log, normalised in zip(kind.log_gradients(ops, both, axes, spec.parameter), (p, q))
+        None if to_log is None else _balanced(ops, to_log, normalised, axes)
+        for to_log, normalised in zip(
+            kind.log_gradients(ops, both, axes, spec.parameter, tuple(need or learns_scale for need in needs)), (p, q)
+        )
     ]
     p_zero, q_zero, q_lost = kind.at_zero(spec.parameter)
     at_zero = (p_zero, ops.where(exact.only_p, q_lost, q * 0.0 + q_zero))
@@ -399,7 +482,7 @@ def _gradients(ops: Any, spec: Spec, x: Array, y: Array, scale: Array | None, ne
         )
     ]
     if scale is not None:
-        found.append(sum(_to_scale(ops, z, to_log, axes) for z, to_log in zip((x, y), to_logs)))
+        found.append(sum(_to_scale(ops, z, to_log, axes) for z, to_log in zip((x, y), to_logs)) if learns_scale else None)
     return tuple(found)
 
 

@@ -264,8 +264,9 @@ def renyi(
     """
     if not (is_number(order) and order >= 0):
         raise InvalidOption(f"order is {shown(order)}: it must be a number ≥ 0 (inf included)")
+    kind = "kl" if order == 1 else "renyi"
     return divergence(
-        "renyi", float(order), p, q, form=form, axis=axis, keepdims=keepdims, weights=weights, reduction=reduction, base=base,
+        kind, float(order), p, q, form=form, axis=axis, keepdims=keepdims, weights=weights, reduction=reduction, base=base,
         temperature=temperature, prior=prior, check=check,
     )  # fmt: skip
 

@@ -1,6 +1,6 @@
 """Two distributions, normalised, and the logarithm of their ratio, free of cancellation.
 
-Everything a divergence needs is here: p, q, l = log(q/p) accurate relative to itself, and KL(P‖Q), computed from terms that are
+Everything a divergence needs is here: p, q, l = log(q/p) accurate relative to itself. So is KL(P‖Q), computed from terms that are
 all ≥ 0. The functions evaluate; `textbook` gives the same quantities in a form whose derivatives are the plain ones.
 No data-dependent branches, so that every compiler takes them.
 """
@@ -25,11 +25,12 @@ class Spec(NamedTuple):
 
 
 class Pair(NamedTuple):
-    """Normalised p and q and their logarithms, log(q/p), the masks of categories that only one side has, and KL(P‖Q).
+    """Normalised p and q and their logarithms, log(q/p), and the masks of categories that only one side has.
 
     p and q may have underflown. log_ratio is log(q/p), cut off at ±ABSENT. It is ±ABSENT where only one side has the category, and 0 where
     neither has it. For finite logits, log(q/p) may overflow although p log(q/p) does not. `ratio` is log(q/p) divided by `unit`, and
-    `centred` is `ratio` minus its mean under P. Neither overflows.
+    `centred` is `ratio` minus its mean under P. Neither overflows. `apart` and `apart_low`, what its rounding has lost, are `ratio` up to a
+    constant: for differences between categories where log(q/p) is nearly the same.
     """
 
     p: Array
@@ -39,10 +40,11 @@ class Pair(NamedTuple):
     log_ratio: Array
     ratio: Array
     centred: Array
+    apart: Array
+    apart_low: Array | float
     unit: Array | float
     only_p: Array
     only_q: Array
-    kl: Array
 
 
 # Stands for an infinite log-ratio: exp(-ABSENT) is 0, and so is 0 * ABSENT (unlike 0 * inf).
@@ -114,11 +116,21 @@ def centre(ops: Any, p: Array, x: Array, axes: Any) -> Array:
     return x - ops.sum(p * x, axes)
 
 
+def _log_of_sums(ops: Any, x: Array, y: Array, l: Array, either: Array, sum_x: Array, far: Array, axes: Any) -> Array:
+    """log(Σy/Σx), relative to itself. Logarithms differ by l, or a number is absent on `either` side. Far from 0 the result is `far`."""
+    # y - x = x (e^l - 1) for a small l, and Σy/Σx = 1 + Σ(y - x)/Σx.
+    near = (l < 0.5) & (l > -0.5) & ~either
+    near_l = ops.where(near, l, 0.0)
+    change = ops.sum(ops.where(near, x * (near_l + phi_near(ops, near_l)), y - x), axes) / sum_x
+    near = (change < 0.5) & (change > -0.5)
+    return ops.where(near, ops.log1p(ops.where(near, change, 0.0)), far)
+
+
 def _with_absent(ops: Any, log_ratio: Array, only_p: Array, only_q: Array, either: Array) -> Array:
     return ops.where(only_p, -ABSENT, ops.where(only_q, ABSENT, ops.where(either, 0.0, log_ratio)))
 
 
-def _from_logs(ops: Any, a: Array, b: Array, axes: Any, scale: Array | None) -> Pair:
+def _from_logs(ops: Any, a: Array, b: Array, axes: Any, scale: Array | None, only_kl: bool) -> Any:
     # d = b - a is log(q/p) up to a constant; u = d - E[d], E the mean under P.
     # KL = log E[e^u] = log(1 + S),  S = E[phi(u)]: no cancellation, all terms >= 0.
     # With d counted from the largest entries, p e^u = e^(b - top_b - E[d]) / za: that is used where u > 1 (p may be 0 where q is not).
@@ -132,35 +144,34 @@ def _from_logs(ops: Any, a: Array, b: Array, axes: Any, scale: Array | None) -> 
     only_p, only_q, either = q_absent & ~p_absent, p_absent & ~q_absent, p_absent | q_absent
     # Logits may carry a large constant on one side: b - a then rounds, so its error is carried along, and the difference of
     # the largest entries, close to that constant, is taken off before anything is averaged.
-    d, d_error = two_diff(ops, 0.25 * ops.where(either, top_b, b), 0.25 * ops.where(either, top_a, a))
+    apart, apart_low = two_diff(ops, 0.25 * ops.where(either, top_b, b), 0.25 * ops.where(either, top_a, a))
     top_d, top_error = two_diff(ops, 0.25 * top_b, 0.25 * top_a)
-    d = (d - top_d) + (d_error - top_error)
-    weight = ops.exp(below_a)
-    za, zb = ops.sum(weight, axes), ops.sum(ops.exp(below_b), axes)
+    d = (apart - top_d) + (apart_low - top_error)
+    weight, weight_b = ops.exp(below_a), ops.exp(below_b)
+    za, zb = ops.sum(weight, axes), ops.sum(weight_b, axes)
     p = weight / za
     mean = ops.sum(p * d, axes)
     log_za, log_zb = ops.log(za), ops.log(zb)
-    far_apart = mean * unit < -60.0
-    centred = d - mean
-    u = centred * unit
-    above, below = p_absent | (u > 1.0), u < -1.0
-    # p u is taken as (p unit) (u / unit), which does not overflow. Where KL is large, S only says whether KL is infinite.
-    steep, one = p * ops.where(far_apart, 0.0, za * 0.0 + unit), 1.0 / unit
-    power = ops.exp(ops.where(above, below_b - (ops.where(far_apart, -60.0, mean * unit) + log_za), ops.where(below, u, 0.0)))
-    far = ops.where(above, power - steep * (one + centred), steep * ((power - 1.0) * one - centred))
-    terms = ops.where(above | below, far, p * phi_near(ops, ops.where(above | below, 0.0, u)))
-    # Where Q lacks the category, e^u is 0. `shift` is log E[e^u], which is KL unless Q lacks a category of P. KL is then infinite, and
-    # other divergences still need log(q/p) = u - shift. A NaN anywhere makes both NaN.
-    s = ops.sum(ops.where(only_p, -(steep * (one + centred)), terms), axes)
-    shift = ops.where(far_apart, (log_zb - log_za) - mean * unit, ops.log1p(s))
-    kl = ops.where(any_of(ops, only_p, p, axes) & ~ops.isnan(s), math.inf, shift)
-    # For a large shift, u - shift cancels where q is close to p, and the difference of the log-probabilities does not.
-    ratio = ops.where((shift > 1.0) | (shift < -0.5), d - (log_zb - log_za) * one, centred - shift * one)
+    centred, one = d - mean, 1.0 / unit
+    if only_kl:
+        far_apart = mean * unit < -60.0
+        u = centred * unit
+        above, below = p_absent | (u > 1.0), u < -1.0
+        # p u is taken as (p unit) (u / unit), which does not overflow. Where KL is large, S only says whether KL is infinite.
+        steep = p * ops.where(far_apart, 0.0, za * 0.0 + unit)
+        power = ops.exp(ops.where(above, below_b - (ops.where(far_apart, -60.0, mean * unit) + log_za), ops.where(below, u, 0.0)))
+        far = ops.where(above, power - steep * (one + centred), steep * ((power - 1.0) * one - centred))
+        terms = ops.where(above | below, far, p * phi_near(ops, ops.where(above | below, 0.0, u)))
+        # Mass that Q lacks makes the sum infinite, and a NaN anywhere makes it NaN.
+        s = ops.sum(ops.where(only_p, math.inf, terms), axes)
+        return ops.where(far_apart & (s < math.inf), (log_zb - log_za) - mean * unit, ops.log1p(s))
+    # log(q/p) = d - log(zb/za), whatever KL is: u - KL would cancel where little mass has nearly all of KL, as beneath a mask.
+    ratio = d - _log_of_sums(ops, weight, weight_b, d * unit, either, za, log_zb - log_za, axes) * one
     log_ratio = ratio * unit
     only_p_counts, only_q_counts = only_p | (log_ratio < -ABSENT), only_q | (log_ratio > ABSENT)
     log_ratio = _with_absent(ops, log_ratio, only_p_counts, only_q_counts, either)
-    log_q = below_b - log_zb
-    return Pair(p, ops.exp(log_q), below_a - log_za, log_q, log_ratio, ratio, centred, unit, only_p, only_q, kl)
+    log_p, log_q = below_a - log_za, below_b - log_zb
+    return Pair(p, ops.exp(log_q), log_p, log_q, log_ratio, ratio, centred, apart, apart_low, unit, only_p, only_q)
 
 
 def _tiny(ops: Any, x: Array) -> tuple[float, float]:
@@ -207,7 +218,7 @@ def _log1p_remainder(ops: Any, x: Array) -> Array:
     return s * (x - 2.0 * s2 * series)
 
 
-def _from_probs(ops: Any, p: Array, q: Array, axes: Any) -> Pair:
+def _from_probs(ops: Any, p: Array, q: Array, axes: Any, only_kl: bool) -> Any:
     # x = (q/Q)/(p/P) - 1 = (q - r p)/(r p), r = Q/P. The difference q - r p must not be spoilt by rounding r p:
     # with r and p cut into halves all four products are exact. What r itself lacks is y = mean of x under P.
     # KL = sum p (x - log(1 + x)) over normalised p: second order term by term, all terms >= 0; where x is not small, q - p + p log(p/q).
@@ -235,13 +246,15 @@ def _from_probs(ops: Any, p: Array, q: Array, axes: Any) -> Pair:
     shift = ops.where(p_tiny, math.log(scale) + p * 0.0, 0.0) - ops.where(q_tiny, math.log(scale) + q * 0.0, 0.0)
     far_ratio = (ops.log(ops.where(q_tiny, safe_q * scale, safe_q) * inverse) + shift) - ops.log1p(y)
     log_ratio = _with_absent(ops, ops.where(near, x - remainder, far_ratio), only_p, only_q, either)
-    # Where P is absent the term is q; mass that Q lacks makes the sum infinite, and a NaN anywhere makes it NaN, as does what is negative:
-    # cheaper than to look for that in a pass of its own.
-    terms = ops.where(near, p * remainder, q * (1.0 / (r * (1.0 + y))) - p * (1.0 + log_ratio))
-    kl = ops.sum(ops.where((p < 0.0) | (q < 0.0), math.nan, ops.where(only_p, math.inf, terms)), axes) / total_p
+    if only_kl:
+        # Where P is absent the term is q; mass that Q lacks makes the sum infinite, and a NaN anywhere makes it NaN, as does what is
+        # negative: cheaper than to look for that in a pass of its own.
+        terms = ops.where(near, p * remainder, q * (1.0 / (r * (1.0 + y))) - p * (1.0 + log_ratio))
+        return ops.sum(ops.where((p < 0.0) | (q < 0.0), math.nan, ops.where(only_p, math.inf, terms)), axes) / total_p
     log_p = ops.where(p_absent, -math.inf, ops.log(ops.where(p_absent, 1.0, p)) - ops.log(total_p))
     p, q = p / total_p, q / total_q
-    return Pair(p, q, log_p, log_p + log_ratio, log_ratio, log_ratio, centre(ops, p, log_ratio, axes), 1.0, only_p, only_q, kl)
+    centred = centre(ops, p, log_ratio, axes)
+    return Pair(p, q, log_p, log_p + log_ratio, log_ratio, log_ratio, centred, log_ratio, 0.0, 1.0, only_p, only_q)
 
 
 def _as_logs(ops: Any, x: Array, form: str) -> Array:
@@ -258,12 +271,21 @@ def result_dtype(ops: Any, arrays: Any) -> Any:
     return ops.float64 if any(x.dtype == ops.float64 for x in arrays) else ops.float32
 
 
-def pair(ops: Any, spec: Spec, x: Array, y: Array, scale: Array | None = None) -> Pair:
-    """The pair behind two arrays of a common float dtype and shape; `scale` is the inverse temperature."""
+def _compare(ops: Any, spec: Spec, x: Array, y: Array, scale: Array | None, only_kl: bool) -> Any:
     form_x, form_y = spec.forms
     if form_x not in LOG_FORMS and form_y not in LOG_FORMS:
-        return _from_probs(ops, x, y, spec.axes)
-    return _from_logs(ops, _as_logs(ops, x, form_x), _as_logs(ops, y, form_y), spec.axes, scale)
+        return _from_probs(ops, x, y, spec.axes, only_kl)
+    return _from_logs(ops, _as_logs(ops, x, form_x), _as_logs(ops, y, form_y), spec.axes, scale, only_kl)
+
+
+def pair(ops: Any, spec: Spec, x: Array, y: Array, scale: Array | None = None) -> Pair:
+    """The pair behind two arrays of a common float dtype and shape; `scale` is the inverse temperature."""
+    return _compare(ops, spec, x, y, scale, False)
+
+
+def kl(ops: Any, spec: Spec, x: Array, y: Array, scale: Array | None = None) -> Array:
+    """KL(P‖Q) of the same arrays."""
+    return _compare(ops, spec, x, y, scale, True)
 
 
 def textbook(ops: Any, spec: Spec, x: Array, y: Array, scale: Array | None = None) -> tuple[Array, Array, Array, Array, Array]:

@@ -601,7 +601,8 @@ def _differences(function: str, rows: list[list[float]], form: str, parameter: f
     with mp.extradps(mp.mp.dps):
         for j in range(len(rows[which])):
             x = mp.mpf(rows[which][j])
-            h = (abs(x) if form not in judge.LOG_FORMS else max(abs(x), mp.mpf(1))) * mp.mpf(10) ** (-mp.mp.dps // 4)
+            # Of a mask of -1e300, a share of 1e-100 would not be small.
+            h = (abs(x) if form not in judge.LOG_FORMS else mp.mpf(1)) * mp.mpf(10) ** (-mp.mp.dps // 4)
             h = h if h else mp.mpf(10) ** (-mp.mp.dps // 4)
             ends = []
             for sign in (1, -1):

@@ -102,7 +102,7 @@ def statistics(
         if kind == "js":
             terms = (in_p, bregman(ops, q, m, m_over_q))
         else:
-            excess, slope = skew_slopes(ops, m_over_p, w)
+            excess, slope = skew_slopes(ops, m_over_p, 1.0 - w, w)
             terms = (in_p, p * slope, q * excess)
     sums = _combined(ops, total, tuple(ops.sum(term, axes) for term in terms))
     sums = (ops.where(bad, math.nan, sums[0]), *sums[1:])
@@ -128,7 +128,7 @@ def slopes(
         if kind == "js":
             to_p, to_q = -(1.0 - w) * p * (m_over_p + s.for_p), -w * q * (m_over_q + s.for_q)
         else:
-            excess, slope = skew_slopes(ops, m_over_p, w)
+            excess, slope = skew_slopes(ops, m_over_p, 1.0 - w, w)
             to_p, to_q = p * (slope - s.for_p), -w * q * (excess - s.for_q)
     found = [
         None if to_log is None or not need else to_log if scale is None else to_log * scale for to_log, need in zip((to_p, to_q), needs)

@@ -56,6 +56,13 @@ def inverse(ops: Any, temperature: Any, x: Array) -> Any:
     return ops.squeeze(inverse_temperature(ops, temperature, x, last), last)
 
 
+def divided_by(temperature: Any, logit_scale: float, softcap: float | None) -> tuple[Any, float]:
+    """The temperature that does the work of both, and the scale that is left. A mask near the lowest float, times a scale, is -inf."""
+    if softcap is None and is_number(temperature) and 1e-30 < temperature / logit_scale < 1e30:
+        return temperature / logit_scale, 1.0
+    return temperature, logit_scale
+
+
 def capped(ops: Any, x: Array, logit_scale: float, softcap: float | None, beside: Array) -> Array:
     """x after scale and softcap, in the dtype of what is computed of x and another array `beside` it."""
     if softcap is None and logit_scale == 1.0:

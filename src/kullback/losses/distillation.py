@@ -11,7 +11,7 @@ from .._ops import Array, common_ops
 from .._reduce import check_options, reduce_values
 from . import _parallel
 from ._dense import FIX, few_passes, fused, fused_in_place, matched, same_categories, takes_few_passes, weights_of_rows, why_not_fused
-from ._scaling import capped, check_scaling, check_valid
+from ._scaling import capped, check_scaling, check_valid, divided_by
 from .sparse import TopK, sparse_loss
 
 DIRECTIONS = ("forward", "reverse", "js", "skew", "reverse_skew")
@@ -130,8 +130,9 @@ def kl_loss(
                 raise CannotRun(f"inplace=True cannot be: {reason or 'impl is array'}")
         if group is None:
             student, teacher = matched(ops, {"student": student, "teacher": teacher}, weights, valid, FIX)
+        divisor, logit_scale = divided_by(temperature, logit_scale, softcap)
         student, teacher = (capped(ops, x, logit_scale, softcap, y) for x, y in ((student, teacher), (teacher, student)))
-        compared = {"temperature": temperature, "weights": weights, "reduction": reduction}
+        compared = {"temperature": divisor, "weights": weights, "reduction": reduction}
         if group is not None:
             called = f"direction {direction!r}" + (f", temperature {temperature:g}" if is_number(temperature) else "")
             student, teacher = student[..., :valid], teacher[..., :valid]

@@ -89,7 +89,7 @@ def _interrupts(wait: bool = False) -> Iterator[None]:
     if threading.current_thread() is not threading.main_thread() or before is None:
         yield
         return
-    if before is not signal.default_int_handler and not (getattr(before, "__module__", None) or "").startswith(("pyspark.", "kullback.")):
+    if before is not signal.default_int_handler and not (getattr(before, "__module__", None) or "").startswith(("pyspark.", "kullback_command.")):
         try:
             yield
         finally:
