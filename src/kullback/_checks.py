@@ -1,4 +1,4 @@
-"""What is wrong with invalid input, as a record. Runs only when a result has come out NaN, so it may take its time."""
+"""Finds the first invalid row of the input, as a record. Runs only if a result is NaN, so it may take its time."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ TEMPERATURE = "temperature is not positive and finite everywhere, or too small t
 
 
 def raise_if_invalid(inputs: Inputs, values: Any) -> None:
-    """Raise an InvalidValue about the first bad row, if the values may be looked at and a row is NaN for no NaN of its own."""
+    """Raise an InvalidValue if a row is NaN without NaN in its input, and if the values may be looked at."""
     ops, check = inputs.ops, inputs.check
     if check is False or not (ops.can_look(values) if check else ops.may_look(values)):
         return
@@ -45,7 +45,7 @@ def _examine(inputs: Inputs, which: int, array: Any, suspicious: Any) -> None:
 
 
 def complaint(numbers: Any, form: str, tolerance: float = 1e-3) -> Complaint | None:
-    """What is wrong with a row; None if nothing is, or if it holds NaN."""
+    """The problem of a row. None if the row is valid or contains NaN."""
     row = np.asarray(numbers, dtype=np.float64)
     if np.isnan(row).any():
         return None

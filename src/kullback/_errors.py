@@ -1,7 +1,8 @@
-"""The exceptions that kullback raises, and the sentence for a row that is no distribution.
+"""The exceptions that kullback raises, and the sentence about an invalid row.
 
-Each class is also the built-in exception that callers would expect, so that `except ValueError` catches it. An error
-carries data where somebody may want to word it anew: the `Complaint` about a row, and the options in a sentence.
+Each class is also the built-in exception that callers would expect, so `except ValueError` catches it. Errors carry
+data for the command and for comparisons of files, which use other words: the `Complaint` about a row, and the
+options that a sentence names. This module imports nothing of kullback.
 """
 
 from __future__ import annotations
@@ -14,9 +15,9 @@ _NO_MASS = {"probs": "sums to 0, not 1", "counts": "has no counts at all"}
 
 
 class Complaint(NamedTuple):
-    """Why a row is no distribution."""
+    """Why a row is not a distribution."""
 
-    #: The argument, as the caller knows it: "p", "student", ...; "" if it is unknown which one.
+    #: The name of the argument, such as "p" or "student". It is "" if both sides are possible.
     side: str
     #: Where the row is in the batch.
     row: tuple[int, ...]
@@ -52,14 +53,14 @@ class KullbackError(Exception):
 
 
 class InvalidValue(KullbackError, ValueError):
-    """Numbers that are no distribution, or no weights, temperatures and the like."""
+    """Numbers that are not a distribution, or arrays whose shapes do not match."""
 
-    #: The first row that is no distribution.
+    #: The first invalid row, if the error is about a row.
     complaint: Complaint | None = None
 
 
 class NotComparable(InvalidValue):
-    """A row that `compare` or `Comparison` cannot compare. The row of the complaint is counted as in the message."""
+    """A row that `compare` or `Comparison` cannot compare. The complaint counts rows as the message does."""
 
     complaint: Complaint
 
@@ -77,7 +78,7 @@ class CannotRun(KullbackError, RuntimeError):
 
 
 class NoClosedForm(KullbackError, NotImplementedError):
-    """There is no registered formula for KL between these two distributions."""
+    """No formula is registered for KL between these two distributions."""
 
 
 class Unreadable(KullbackError, ValueError):
@@ -103,27 +104,29 @@ def saying(kind: type[Error], *parts: object, **data: object) -> Error:
 
 
 def one_of(name: str, given: object, allowed: Collection[object]) -> None:
-    """Raise unless the value of an argument is among those that it takes."""
+    """Raise unless the argument takes this value."""
     if given not in allowed:
         raise InvalidOption(f"{name} is {given!r}: it must be one of {', '.join(map(repr, allowed))}")
 
 
 def what_is_wrong(complaint: Complaint) -> str:
-    """What is wrong with a row, without its place and without advice."""
+    """The problem of a row, without its place and without advice."""
     problem, form = complaint.problem, complaint.form
     if problem == "no_mass":
         return {"probs": "sums to 0, not 1", "counts": "has no counts at all"}.get(form, "is -inf everywhere")
     if problem == "sum":
-        return f"{'has exponentials that sum' if form == 'log_probs' else 'sums'} to {complaint.value:.6g}, not 1"
-    held = {"plus_inf": "+inf", "not_finite": "inf", "nan": "NaN"}.get(problem) or f"{complaint.value:.6g}"
-    return f"holds {held}" + (f" at category {complaint.category}" if problem in ("negative", "plus_inf") else "")
+        sums = "has exponentials that sum" if form == "log_probs" else "sums"
+        return f"{sums} to {complaint.value:.6g}, not 1"
+    if problem in ("negative", "plus_inf"):
+        return f"holds {complaint.value:{'+' if problem == 'plus_inf' else ''}.6g} at category {complaint.category}"
+    return "holds NaN" if problem == "nan" else "holds inf"
 
 
 def sentence(complaint: Complaint, place: str, leave_out: str, no_counts: str) -> tuple[object, ...]:
-    """What is wrong with a row, and what to do about it, in text and Options.
+    """The problem of a row and the advice against it, as text and Options.
 
-    Each edge says what helps there if all numbers of a row are 0: `leave_out` (nothing, if it is "") and, for counts,
-    `no_counts`."""
+    Callers pass the advice about a row without mass: how to leave the row out ("" if they cannot), and what to do
+    about a row without counts."""
     problem, form, likely = complaint.problem, complaint.form, complaint.likely
     start = f"{place} {what_is_wrong(complaint)}"
     if problem == "nan":

@@ -2,16 +2,15 @@
 
 from __future__ import annotations
 
-from kullback._errors import InvalidValue, KullbackError, NotComparable, Option, sentence
+from kullback._errors import KullbackError, NotComparable, Option, sentence
 
 
 def of_error(error: Exception) -> str:
     """The sentence of an error."""
     parts = error.parts if isinstance(error, KullbackError) else ()
-    if isinstance(error, InvalidValue) and error.complaint is not None and not isinstance(error, NotComparable):
-        # One distribution on each side, without weights. Comparisons of files say where the row is.
-        add = f"pass {_spelled(Option('prior'))} to add pseudo-counts"
-        parts = sentence(error.complaint, error.complaint.side, "", add)
+    found = None if isinstance(error, NotComparable) else getattr(error, "complaint", None)
+    if found is not None:  # about one of two distributions, without weights; comparisons say where a row is
+        parts = sentence(found, found.side, "", f"pass {_spelled(Option('prior'))} to add pseudo-counts")
     return "".join(map(_spelled, parts)) or str(error)
 
 
@@ -19,4 +18,6 @@ def _spelled(part: object) -> str:
     if not isinstance(part, Option):
         return str(part)
     name, value = f"--{part.name.replace('_', '-')}", part.value
-    return name if value in (None, True) else f"{name} {','.join(value) if isinstance(value, tuple) else value}"
+    if value in (None, True):
+        return name
+    return f"{name} {','.join(value) if isinstance(value, tuple) else value}"

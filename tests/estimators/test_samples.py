@@ -455,7 +455,7 @@ def test_bad_k(variant):
         (0, "k is 0"),
         (1.5, "k is 1.5"),
         (True, "k is True"),
-        (20, "a point has only 19 neighbours"),
+        (20, "a point has 19 neighbours"),
         (15, "y has 10 rows"),
     ):
         with pytest.raises(ValueError, match=message):

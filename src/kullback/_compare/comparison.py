@@ -40,7 +40,7 @@ class Buckets(NamedTuple):
 
 
 def not_comparable(found: Complaint, place: str | None = None) -> NotComparable:
-    """The error about a row of a comparison, which has neither weights nor a prior. `place` is where the row is, if not in a batch."""
+    """The error about a row. Comparisons have neither weights nor a prior. `place` says where a row of a file is."""
     leave_out = "take the row out of both sides"
     place = f"{found.side} row {found.row[0]}".lstrip() if place is None else place
     return saying(NotComparable, *sentence(found, place, leave_out, leave_out), complaint=found)

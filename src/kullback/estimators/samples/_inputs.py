@@ -40,7 +40,7 @@ def check_k(k: int, n: int, m: int | None = None) -> int:
     if isinstance(k, bool) or not isinstance(k, (int, np.integer)) or k < 1:
         raise InvalidOption(f"k is {k!r}: the number of neighbours must be a whole number, 1 or more")
     if k >= n:
-        raise InvalidOption(f"k is {k}, and a point of x has {n - 1} neighbours: lower k or bring more rows")
+        raise InvalidOption(f"k is {k} and x has {n} rows, so a point has {n - 1} neighbours: lower k or bring more rows")
     if m is not None and k > m:
         raise InvalidOption(f"k is {k} and y has {m} rows: lower k or bring more rows")
     return int(k)
