@@ -24,7 +24,8 @@ PATHS = sorted(path for package in PACKAGES for path in package.rglob("*.py"))
 
 # From the top down: a module may import from those above it, and from its own package.
 LAYERS = [
-    "_ops", "_kernels", "_pairs", "_calculus", "_forms", "_checks", "_reduce", "_divergences", "_entropies", "_literal", "_patching",
+    "_version", "_ops", "_kernels",
+    "_pairs", "_calculus", "_forms", "_checks", "_reduce", "_divergences", "_entropies", "_literal", "_patching",
     "_distributions", "estimators", "_dispatch", "distributions", "losses",
     "torch", "jax", "tensorflow", "keras", "tinygrad", "_read", "_report", "_explain", "_compare",
     "kullback_lint", "kullback_command", "__main__",

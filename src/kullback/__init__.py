@@ -8,8 +8,7 @@ from ._distributions.users import register_kl
 from ._divergences import jeffreys, js, kl_div, rel_entr, renyi
 from ._entropies import cross_entropy, entropy
 from ._explain import Explanation, explain
-
-__version__ = "0.1.0"
+from ._version import __version__ as __version__
 
 __all__ = [
     "Comparison",

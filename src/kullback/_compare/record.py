@@ -8,6 +8,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
+from .._version import __version__
+
 SCHEMA = "kullback.compare.models/1"
 # As llama.cpp lists them, from the top down.
 PERCENTILES = ("99.9", "99", "95", "90", "75", "50", "25", "10", "5", "1", "0.1")
@@ -124,8 +126,6 @@ class ModelComparison:
 
     def to_dict(self) -> dict[str, Any]:
         """As JSON can hold it, by the schema in models.schema.json beside this; numbers that are not finite are "inf", "-inf" and "nan"."""
-        from .. import __version__
-
         figures = {name: _plain(getattr(self, name)) for name in ("kl_pq", "kl_qp", "js", "delta_p")}
         figures["delta_p"]["root_mean_square"] = _plain(self.rms_delta_p)
         theirs = None if self.llama_cpp is None else dict(zip(("kl_pq_mean", "standard_error"), map(_plain, self.llama_cpp)))

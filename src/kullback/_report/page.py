@@ -18,6 +18,7 @@ from pathlib import Path
 from typing import Any
 
 from .._read import ReadError
+from .._version import __version__
 
 
 def jinja() -> Any:
@@ -31,8 +32,6 @@ def jinja() -> Any:
 
 def render(template: str, **values: Any) -> str:
     """The page as text. `title` is among the values; `version`, `style` and `script` are added."""
-    from .. import __version__
-
     jinja2 = jinja()
 
     folder = resources.files(__package__).joinpath("templates")

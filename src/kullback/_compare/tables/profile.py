@@ -17,6 +17,7 @@ from typing import Any, NamedTuple
 
 from ..._read import ReadError
 from ..._report.page import write_whole
+from ..._version import __version__
 from .columns import KINDS, Bins, Cut
 from .engines import Pair
 
@@ -39,8 +40,6 @@ class Profile(NamedTuple):
 
     def to_json(self) -> str:
         """See docs/compare-tables.md for the format."""
-        from ... import __version__
-
         content = {
             "format": FORMAT,
             "version": VERSION,

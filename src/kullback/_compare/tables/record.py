@@ -7,7 +7,7 @@ import math
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 
-from .columns import Bins, labels
+from ..._version import __version__
 from .statistics import DRAWING, Divergences, Terms, Test
 
 SCHEMA = "kullback.compare.tables/1"
@@ -93,7 +93,6 @@ class TableComparison:
 
     def to_dict(self) -> dict[str, Any]:
         """As JSON can hold it, by the schema in tables.schema.json; numbers that are not finite are "inf" and "nan"."""
-        from ... import __version__
         from ..._report.tables import conventions
 
         return {
@@ -148,10 +147,6 @@ class TableComparison:
         from ..._report.tables import to_fragment
 
         return to_fragment(self)
-
-
-def used_labels(bins: Bins, used: Any) -> tuple[str, ...]:
-    return tuple(label for label, yes in zip(labels(bins), used) if yes)
 
 
 def _to_dict(column: Column) -> dict[str, Any]:
