@@ -18,13 +18,13 @@ import kullback
 from frameworks import needed_by
 
 PACKAGE = Path(kullback.__file__).parent
-# Beside the library: the linter, which imports nothing of it, and the command, which may import both.
-PACKAGES = [PACKAGE, PACKAGE.with_name("kullback_lint"), PACKAGE.with_name("kullback_command")]
+# Beside the library: the writing of files and the linter, which import nothing of it, and the command, which may import all.
+PACKAGES = [PACKAGE, *(PACKAGE.with_name(f"kullback_{name}") for name in ("files", "lint", "command"))]
 PATHS = sorted(path for package in PACKAGES for path in package.rglob("*.py"))
 
 # From the top down: a module may import from those above it, and from its own package.
 LAYERS = [
-    "_version", "_ops", "_kernels",
+    "kullback_files", "_version", "_ops", "_kernels",
     "_pairs", "_calculus", "_forms", "_checks", "_reduce", "_divergences", "_entropies", "_literal", "_patching",
     "_distributions", "estimators", "_dispatch", "distributions", "losses",
     "torch", "jax", "tensorflow", "keras", "tinygrad", "_read", "_report", "_explain", "_compare",
@@ -104,7 +104,7 @@ def test_a_layer_imports_only_from_those_above(path):
     assert not others or own != "kullback_lint", f"the linter imports {others}"
     for other in others:
         if own == "__init__":
-            assert not other.startswith("kullback_"), f"import kullback imports {other}"
+            assert other not in ("kullback_lint", "kullback_command"), f"import kullback imports {other}"
             continue
         assert LAYERS.index(other) < LAYERS.index(own), f"{own} imports {other}, which stands below it"
         assert other not in SURFACES, f"{own} imports {other}: the core needs no surface"

@@ -75,7 +75,8 @@ def _limit(text: str) -> float:
 
 
 def run(arguments: argparse.Namespace) -> int:
-    from kullback._report.page import check_target, jinja, write_whole
+    from kullback._report.files import check_target, write_whole
+    from kullback._report.page import jinja
 
     if arguments.report is not None:
         inputs = (arguments.p, arguments.q, *([] if arguments.tokens is None else [arguments.tokens]))

@@ -180,7 +180,7 @@ def _print_diff(linted: Any) -> None:
 
 def _replace(name: str, before: str, after: str) -> None:
     """Encoding, mode and links of the file stay."""
-    from kullback._report.page import replace
+    from kullback_files import replace  # here, because most runs write no file, and it loads `secrets`
 
     path = Path(name).resolve()
     try:

@@ -28,7 +28,7 @@ def add(parser: argparse.ArgumentParser) -> None:
 
 def run(arguments: argparse.Namespace) -> None:
     from kullback._compare.tables import profile
-    from kullback._report.page import check_target
+    from kullback._report.files import check_target
     from kullback._report.words import printable
 
     source = arguments.source

@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from ..._read import ReadError
-from ..._report.page import write_whole
+from ..._report.files import write_whole
 from ..._version import __version__
 from .columns import KINDS, Bins, Cut
 from .engines import Pair
