@@ -13,8 +13,7 @@ import scipy.stats
 
 from frameworks import ALL
 from kullback._explain import SCHEMA, explain
-from kullback._report.table import make_table
-from kullback._report.text import to_text
+from kullback._explain.report import make_table, to_text
 
 mpmath.mp.dps = 50
 P, Q = [0.5, 0.3, 0.2], [0.1, 0.4, 0.5]

@@ -3,9 +3,13 @@
 from __future__ import annotations
 
 import argparse
-import json
 from collections.abc import Sequence
 from typing import Any
+
+from kullback._dispatch import registered_pairs
+from kullback._report.json import dumps
+from kullback._report.markdown import table
+from kullback._report.sheet import Grid
 
 from .shared import write
 
@@ -29,8 +33,6 @@ def add(parser: argparse.ArgumentParser) -> None:
 
 
 def run(arguments: argparse.Namespace) -> None:
-    from kullback._dispatch import registered_pairs
-
     pairs = registered_pairs()
     families = {name for pair in pairs for name in (pair.p, pair.q)}
     libraries = {name for pair in pairs for name in pair.ecosystems}
@@ -44,7 +46,7 @@ def run(arguments: argparse.Namespace) -> None:
     if arguments.kind is not None:
         pairs = [pair for pair in pairs if pair.kind == arguments.kind]
     if arguments.json:
-        write(json.dumps([pair._asdict() for pair in pairs], indent=2, ensure_ascii=False), "json")
+        write(dumps([pair._asdict() for pair in pairs]), "json")
     elif arguments.markdown:
         write(to_markdown(pairs), "markdown")
     else:
@@ -84,8 +86,6 @@ def to_markdown(pairs: Sequence[Any]) -> str:
             names = sorted({name for pair in chosen for name in (pair.p, pair.q)})
             lines.append(f"Any two of {', '.join(names)} without a closed form.")
             continue
-        lines += [f"| P | Q | {' | '.join(libraries)} |", f"|---|---|{'---|' * len(libraries)}"]
-        lines += [
-            f"| {pair.p} | {pair.q} | {' | '.join('●' if name in pair.ecosystems else '' for name in libraries)} |" for pair in chosen
-        ]
+        rows = [[pair.p, pair.q, *("●" if name in pair.ecosystems else "" for name in libraries)] for pair in chosen]
+        lines += table(Grid(("P", "Q", *libraries), rows, left=2 + len(libraries)), space="")
     return "\n".join(lines)

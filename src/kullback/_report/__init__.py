@@ -1,4 +1,5 @@
-"""From a result record to something to read: plain text, a terminal, HTML.
+"""Outputs: plain text, a terminal, Markdown, HTML for notebooks, pages, pictures and JSON, one file each.
 
-Nothing is computed here but layout; `table` decides what is shown, the other modules how. Only `terminal` imports rich.
+They lay out what they are handed: grids, sheets and words. What a report says is decided beside each record, in its
+`report.py`, and nothing here imports a record. Only `terminal` imports rich.
 """

@@ -41,3 +41,8 @@ def render(template: str, **values: Any) -> str:
         version=__version__, style=load("report.css"), script=script, script_hash=f"sha256-{digest}", **values
     )
     return page
+
+
+def sortable(text: str, by: Any) -> dict[str, Any]:
+    """A cell of a table that is sorted `by` what the text stands for."""
+    return {"text": text, "sort": by}

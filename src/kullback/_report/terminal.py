@@ -1,46 +1,42 @@
-"""An explanation on a terminal, with colours where it has them. The only module here that needs rich."""
+"""A sheet on a terminal, in colours if it has them. No other module here needs rich."""
 
 from __future__ import annotations
 
-from typing import IO, TYPE_CHECKING
+from typing import IO
 
 from rich import box
 from rich.console import Console
 from rich.table import Table as RichTable
 from rich.text import Text
 
-from .table import TOP, Row, Table, make_table, totals
-from .text import bar, heading, width
+from .sheet import BarRow, BarTable, Sheet
+from .text import bar, width
 
-if TYPE_CHECKING:
-    from .._explain import Explanation
-
-# What a narrow terminal goes without, first to last, by column; the bar comes before all of them.
+# The columns that a narrow terminal leaves out, first to last. The bars go before them.
 _DISPENSABLE = (6, 3, 5)
 _LABEL = 12
 _BAR, _LEAST_BAR = 16, 8
 
 
-def print_terminal(e: Explanation, file: IO[str], *, top: int | None = TOP) -> None:
+def print_sheet(s: Sheet, file: IO[str]) -> None:
     """Print it, cut to the width of the terminal: first the bars go, then columns, then long labels."""
     console = Console(file=file, highlight=False, soft_wrap=False)
-    table = make_table(e, top)
-    console.print(Text(heading(e), style="bold"))
+    table = s.table
+    console.print(Text(s.heading, style="bold"))
     console.print()
-    console.print(Text(e.given_p.note))
-    console.print(Text(e.given_q.note))
+    for note in s.given:
+        console.print(Text(note))
     grid, missing = _grid(table, console.width)
     console.print()
     console.print(grid)
     console.print()
-    found = totals(e)
-    digits = max(len(number) for _, number, _ in found)
-    room_for_words = digits + len(e.unit) + max(len(what) for _, _, what in found) + 12 <= console.width
-    for name, number, what in found:
-        line = Text(f"{name:<8} ", style="cyan").append(f"{number:<{digits}}", style="bold").append(f" {e.unit}")
+    digits = max(len(number) for _, number, _ in s.totals)
+    room_for_words = digits + len(s.unit) + max(len(what) for _, _, what in s.totals) + 12 <= console.width
+    for name, number, what in s.totals:
+        line = Text(f"{name:<8} ", style="cyan").append(f"{number:<{digits}}", style="bold").append(f" {s.unit}")
         console.print(line.append(f"  {what}", style="dim") if room_for_words else line)
     console.print()
-    console.print(Text(e.summary, style="bold"))
+    console.print(Text(s.summary, style="bold"))
     notes = [*table.footnotes, *([f"Too narrow for {missing}: widen the terminal, or pipe the output."] if missing else [])]
     if notes:
         console.print()
@@ -48,8 +44,8 @@ def print_terminal(e: Explanation, file: IO[str], *, top: int | None = TOP) -> N
         console.print(Text(f"* {note}", style="dim"))
 
 
-def _grid(table: Table, room: int) -> tuple[RichTable, str]:
-    rows: list[Row] = [Row(table.headers, None), *table.rows, *([table.rest] if table.rest else []), table.total]
+def _grid(table: BarTable, room: int) -> tuple[RichTable, str]:
+    rows = [BarRow(table.headers, None), *table.body, table.total]
     widths = [max(width(row.cells[i]) for row in rows) for i in range(len(table.headers))]
     columns = list(range(len(table.headers)))
 
@@ -80,7 +76,7 @@ def _grid(table: Table, room: int) -> tuple[RichTable, str]:
             grid.add_column(Text(table.headers[i]), Text(table.total.cells[i]), justify="right", no_wrap=True, min_width=widths[i])
     if with_bar:
         grid.add_column("", "", no_wrap=True, width=bar_cells)
-    for row in (*table.rows, *([table.rest] if table.rest else [])):
+    for row in table.body:
         cells = [Text(row.cells[i]) for i in columns]
         if with_bar:
             drawn = bar(row.term, table, bar_cells)

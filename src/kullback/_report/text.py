@@ -1,15 +1,13 @@
-"""An explanation as plain text: no colours, nothing cut off, whatever the width."""
+"""Plain text: no colours, and nothing cut off, whatever the width."""
 
 from __future__ import annotations
 
 import math
+import textwrap
 import unicodedata
-from typing import TYPE_CHECKING
+from collections.abc import Sequence
 
-from .table import TOP, Row, Table, make_table, totals
-
-if TYPE_CHECKING:
-    from .._explain import Explanation
+from .sheet import BarTable, Grid, Sheet
 
 _EIGHTHS = " ▏▎▍▌▋▊▉"
 
@@ -19,7 +17,7 @@ def width(text: str) -> int:
     return sum(0 if unicodedata.combining(c) else 2 if unicodedata.east_asian_width(c) in "WF" else 1 for c in text)
 
 
-def bar(term: float | None, table: Table, cells: int) -> str:
+def bar(term: float | None, table: BarTable, cells: int) -> str:
     """The term as a bar, from a zero that leaves room for negative ones (▒) on its left."""
     if term is None or math.isnan(term):
         return ""
@@ -38,31 +36,33 @@ def bar(term: float | None, table: Table, cells: int) -> str:
     return " " * left + "█" * (eighths // 8) + _EIGHTHS[eighths % 8].strip()
 
 
-def to_text(e: Explanation, *, top: int | None = TOP) -> str:
-    """Everything there is to say, for a pipe, a file or a terminal without rich."""
-    table = make_table(e, top)
-    lines = [heading(e), "", e.given_p.note, e.given_q.note, "", *_grid(table), ""]
-    found = totals(e)
-    digits = max(len(number) for _, number, _ in found)
-    lines += [f"{name:<8} {number:<{digits}} {e.unit}  {what}" for name, number, what in found]
-    lines += ["", e.summary]
+def grid(table: Grid, beside: Sequence[str] = ()) -> list[str]:
+    """Lines: the headers, a rule and the rows. `beside` has a word for each of them but the rule, which ends before it."""
+    rows = (table.headers, *table.rows)
+    widths = [max(map(width, column)) for column in zip(*rows)]
+    lines = []
+    for row, word in zip(rows, beside or [""] * len(rows)):
+        pads = [" " * (w - width(cell)) for cell, w in zip(row, widths)]
+        cells = (cell + pad if i < table.left else pad + cell for i, (cell, pad) in enumerate(zip(row, pads)))
+        lines.append("  ".join([*cells, word]).rstrip())
+    return [lines[0], "-" * (sum(widths) + 2 * (len(widths) - 1)), *lines[1:]]
+
+
+def paragraph(text: str, begin: str = "") -> str:
+    """Lines of at most 100 characters. `begin` stands before the first, and the others are indented as far."""
+    return textwrap.fill(
+        text, 100, initial_indent=begin, subsequent_indent=" " * len(begin), break_long_words=False, break_on_hyphens=False
+    )
+
+
+def sheet(s: Sheet) -> str:
+    table = s.table
+    drawn = [bar(term, table, 16) for term in (None, *(row.term for row in table.body), None)]
+    headers, rule, *rows, total = grid(Grid(table.headers, [row.cells for row in (*table.body, table.total)]), drawn)
+    digits = max(len(number) for _, number, _ in s.totals)
+    lines = [s.heading, "", *s.given, "", headers, rule, *rows, rule, total, ""]
+    lines += [f"{name:<8} {number:<{digits}} {s.unit}  {what}" for name, number, what in s.totals]
+    lines += ["", s.summary]
     if table.footnotes:
         lines += ["", *(f"* {note}" for note in table.footnotes)]
     return "\n".join(lines)
-
-
-def heading(e: Explanation) -> str:
-    count = len(e.p)
-    return f"P and Q over {count:,} categor{'y' if count == 1 else 'ies'}, in {e.unit}"
-
-
-def _grid(table: Table) -> list[str]:
-    rows: list[Row] = [Row(table.headers, None), *table.rows, *([table.rest] if table.rest else []), table.total]
-    widths = [max(width(row.cells[i]) for row in rows) for i in range(len(table.headers))]
-    lines = []
-    for row in rows:
-        pads = [" " * (w - width(cell)) for cell, w in zip(row.cells, widths)]
-        cells = [row.cells[0] + pads[0], *(pad + cell for pad, cell in zip(pads[1:], row.cells[1:]))]
-        lines.append(("  ".join(cells) + "  " + bar(row.term, table, 16)).rstrip())
-    rule = "-" * (sum(widths) + 2 * (len(widths) - 1))
-    return [lines[0], rule, *lines[1:-1], rule, lines[-1]]

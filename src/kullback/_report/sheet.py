@@ -1,0 +1,49 @@
+"""What the outputs are handed: grids of words, and the sheet of an explanation, with bars."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import NamedTuple
+
+
+class Grid(NamedTuple):
+    """A table of words. The first `left` columns begin at the left, and the others end at the right."""
+
+    headers: Sequence[str]
+    rows: Sequence[Sequence[str]]
+    left: int = 1
+
+
+class BarRow(NamedTuple):
+    """Cells in the order of the headers, and the term that the row's bar shows, or None for no bar."""
+
+    cells: tuple[str, ...]
+    term: float | None
+
+
+class BarTable(NamedTuple):
+    """`low` and `high` are the ends of the bars' scale (low <= 0 <= high). Infinite terms are not on it."""
+
+    headers: tuple[str, ...]
+    rows: tuple[BarRow, ...]
+    rest: BarRow | None
+    total: BarRow
+    low: float
+    high: float
+    footnotes: tuple[str, ...]
+
+    @property
+    def body(self) -> tuple[BarRow, ...]:
+        """All rows but the total."""
+        return self.rows if self.rest is None else (*self.rows, self.rest)
+
+
+class Sheet(NamedTuple):
+    """A calculation: how both sides were given, its table, and the totals as (name, number, what it is)."""
+
+    heading: str
+    given: tuple[str, str]
+    table: BarTable
+    totals: tuple[tuple[str, str, str], ...]
+    unit: str
+    summary: str
