@@ -103,24 +103,14 @@ def _sides(c: ModelComparison) -> list[tuple[str, str]]:
 
 
 def _worst(c: ModelComparison, top: int | None = None) -> Grid:
+    tops = ("top of P", "top of Q") if c.tokens_known else ("top of Q",)
     what = "token" if c.tokens_known else "top of P"
-    headers = ["row", "KL(P‖Q)", "KL(Q‖P)", "JS", what, "p", "q", "Δp", "top of P", "top of Q"]
-    if not c.tokens_known:
-        headers.pop(-2)
-    rows = []
-    for w in c.worst[:top]:
-        cells = [
-            f"{w.row:,}",
-            number(w.kl_pq),
-            number(w.kl_qp),
-            number(w.js),
-            str(w.token),
-            number(w.p, 3),
-            number(w.q, 3),
-            _points(w.q - w.p),
-        ]
-        rows.append([*cells, *([str(w.top_p)] if c.tokens_known else []), str(w.top_q)])
-    return Grid(headers, rows)
+    rows = [
+        [f"{w.row:,}", number(w.kl_pq), number(w.kl_qp), number(w.js), str(w.token), number(w.p, 3), number(w.q, 3),
+         _points(w.q - w.p), *map(str, (w.top_p, w.top_q)[-len(tops) :])]
+        for w in c.worst[:top]
+    ]  # fmt: skip
+    return Grid(["row", "KL(P‖Q)", "KL(Q‖P)", "JS", what, "p", "q", "Δp", *tops], rows)
 
 
 def to_text(c: ModelComparison, *, top: int = 5) -> str:

@@ -8,32 +8,18 @@ import numpy as np
 
 from .._report import html, text
 from .._report.cells import printable
-from .._report.sheet import BarRow, BarTable, Sheet
+from .._report.sheet import BarRow, Sheet
 from .record import Explanation
-from .sentences import in_percent, summary
-
-__all__ = ["make_table", "sheet", "summary", "to_fragment", "to_text"]
+from .sentences import in_percent
 
 TOP = 20
 
 
 def sheet(e: Explanation, top: int | None = TOP) -> Sheet:
-    """What the text, the terminal and a notebook show, with the `top` largest terms (None: all)."""
-    count = len(e.p)
-    heading = f"P and Q over {count:,} categor{'y' if count == 1 else 'ies'}, in {e.unit}"
-    return Sheet(heading, (e.given_p.note, e.given_q.note), make_table(e, top), _totals(e), e.unit, e.summary)
+    """What text, a terminal and a notebook show.
 
-
-def to_text(e: Explanation, *, top: int | None = TOP) -> str:
-    return text.sheet(sheet(e, top))
-
-
-def to_fragment(e: Explanation) -> str:
-    return html.sheet(sheet(e))
-
-
-def make_table(e: Explanation, top: int | None = TOP) -> BarTable:
-    """The `top` categories that add or take most, if there are more (None: all); else all, in the order given."""
+    If there are more than `top` categories, those with the largest terms are listed. Otherwise, and if `top` is
+    None, all are, in the order given."""
     log = {math.e: "ln", 2.0: "log₂", 10.0: "log₁₀"}.get(e.base, "log")
     headers = ("", "p", "q", f"{log}(p/q)", f"p·{log}(p/q)", "% of KL", f"q·{log}(q/p)")
     count = len(e.p)
@@ -58,7 +44,19 @@ def make_table(e: Explanation, top: int | None = TOP) -> BarTable:
     total = ("sum", *ends, "", signed(e.kl_pq, plus=False), _share(e, e.kl_pq), signed(e.kl_qp, plus=False))
     finite = e.terms_pq[np.isfinite(e.terms_pq)]
     low, high = (min(0.0, float(finite.min())), max(0.0, float(finite.max()))) if len(finite) else (0.0, 0.0)
-    return BarTable(headers, rows, others, BarRow(total, None), low, high, _footnotes(e, len(rest)))
+    return Sheet(
+        heading=f"P and Q over {count:,} categor{'y' if count == 1 else 'ies'}, in {e.unit}",
+        given=(e.given_p.note, e.given_q.note), headers=headers, rows=rows, rest=others, total=BarRow(total, None),
+        low=low, high=high, footnotes=_footnotes(e, len(rest)), totals=_totals(e), unit=e.unit, summary=e.summary,
+    )  # fmt: skip
+
+
+def to_text(e: Explanation, *, top: int | None = TOP) -> str:
+    return text.sheet(sheet(e, top))
+
+
+def to_fragment(e: Explanation) -> str:
+    return html.sheet(sheet(e))
 
 
 def _totals(e: Explanation) -> tuple[tuple[str, str, str], ...]:

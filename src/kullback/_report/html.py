@@ -8,7 +8,7 @@ import math
 from collections.abc import Iterable
 from html import escape
 
-from .sheet import BarRow, BarTable, Sheet
+from .sheet import BarRow, Sheet
 
 TABLE, NOTE = "border-collapse:collapse;margin:.6em 0", "opacity:.75;font-size:90%"
 _LINE = "border-top:1px solid rgba(128,128,128,.5)"
@@ -36,29 +36,29 @@ def fragment(heading: str, *parts: str) -> str:
 
 
 def sheet(s: Sheet) -> str:
-    body = [_row(row, s.table) for row in s.table.body]
-    total = _row(s.table.total, s.table, style=f"font-weight:bold;{_LINE}")
+    body = [_row(row, s) for row in s.body]
+    total = _row(s.total, s, style=f"font-weight:bold;{_LINE}")
     totals = (f"<tr>{cells((name, f'{number} {s.unit}', what), left=3)}</tr>" for name, number, what in s.totals)
     return fragment(
         s.heading,
         *(f"<div>{escape(note)}</div>" for note in s.given),
-        table([*body, total], cells((*s.table.headers, ""), "th")),
+        table([*body, total], cells((*s.headers, ""), "th")),
         table(totals),
         f"<div><b>{escape(s.summary)}</b></div>",
-        *(f'<div style="{NOTE}">{escape(note)}</div>' for note in s.table.footnotes),
+        *(f'<div style="{NOTE}">{escape(note)}</div>' for note in s.footnotes),
     )
 
 
-def _row(row: BarRow, table: BarTable, *, style: str = "") -> str:
+def _row(row: BarRow, s: Sheet, *, style: str = "") -> str:
     attribute = f' style="{style}"' if style else ""
-    return f'<tr{attribute}>{cells(row.cells)}<td style="min-width:10em;padding:.1em .6em">{_bar(row.term, table)}</td></tr>'
+    return f'<tr{attribute}>{cells(row.cells)}<td style="min-width:10em;padding:.1em .6em">{_bar(row.term, s)}</td></tr>'
 
 
-def _bar(term: float | None, table: BarTable) -> str:
-    span = table.high - table.low
+def _bar(term: float | None, s: Sheet) -> str:
+    span = s.high - s.low
     if term is None or math.isnan(term) or term == 0 or not (span > 0 or math.isinf(term)):
         return ""
-    zero = -table.low / span if span > 0 else 0.0
+    zero = -s.low / span if span > 0 else 0.0
     size = 1.0 - zero if math.isinf(term) else abs(term) / span
     start = zero - size if term < 0 else zero
     colour = _INFINITE if math.isinf(term) else _NEGATIVE if term < 0 else _POSITIVE

@@ -1,4 +1,4 @@
-"""What the outputs are handed: grids of words, and the sheet of an explanation, with bars."""
+"""What the outputs are handed: grids of words, and sheets, whose tables have bars."""
 
 from __future__ import annotations
 
@@ -21,9 +21,14 @@ class BarRow(NamedTuple):
     term: float | None
 
 
-class BarTable(NamedTuple):
-    """`low` and `high` are the ends of the bars' scale (low <= 0 <= high). Infinite terms are not on it."""
+class Sheet(NamedTuple):
+    """A calculation: how both sides were given, the table of its terms, and the totals as (name, number, what it is).
 
+    `rest` is the row of the categories that are not listed. `low` and `high` are the ends of the bars' scale
+    (low <= 0 <= high). Infinite terms are not on it."""
+
+    heading: str
+    given: tuple[str, str]
     headers: tuple[str, ...]
     rows: tuple[BarRow, ...]
     rest: BarRow | None
@@ -31,19 +36,11 @@ class BarTable(NamedTuple):
     low: float
     high: float
     footnotes: tuple[str, ...]
+    totals: tuple[tuple[str, str, str], ...]
+    unit: str
+    summary: str
 
     @property
     def body(self) -> tuple[BarRow, ...]:
         """All rows but the total."""
         return self.rows if self.rest is None else (*self.rows, self.rest)
-
-
-class Sheet(NamedTuple):
-    """A calculation: how both sides were given, its table, and the totals as (name, number, what it is)."""
-
-    heading: str
-    given: tuple[str, str]
-    table: BarTable
-    totals: tuple[tuple[str, str, str], ...]
-    unit: str
-    summary: str

@@ -9,7 +9,7 @@ from rich.console import Console
 from rich.table import Table as RichTable
 from rich.text import Text
 
-from .sheet import BarRow, BarTable, Sheet
+from .sheet import BarRow, Sheet
 from .text import bar, width
 
 # The columns that a narrow terminal leaves out, first to last. The bars go before them.
@@ -21,12 +21,11 @@ _BAR, _LEAST_BAR = 16, 8
 def print_sheet(s: Sheet, file: IO[str]) -> None:
     """Print it, cut to the width of the terminal: first the bars go, then columns, then long labels."""
     console = Console(file=file, highlight=False, soft_wrap=False)
-    table = s.table
     console.print(Text(s.heading, style="bold"))
     console.print()
     for note in s.given:
         console.print(Text(note))
-    grid, missing = _grid(table, console.width)
+    grid, missing = _grid(s, console.width)
     console.print()
     console.print(grid)
     console.print()
@@ -37,17 +36,17 @@ def print_sheet(s: Sheet, file: IO[str]) -> None:
         console.print(line.append(f"  {what}", style="dim") if room_for_words else line)
     console.print()
     console.print(Text(s.summary, style="bold"))
-    notes = [*table.footnotes, *([f"Too narrow for {missing}: widen the terminal, or pipe the output."] if missing else [])]
+    notes = [*s.footnotes, *([f"Too narrow for {missing}: widen the terminal, or pipe the output."] if missing else [])]
     if notes:
         console.print()
     for note in notes:
         console.print(Text(f"* {note}", style="dim"))
 
 
-def _grid(table: BarTable, room: int) -> tuple[RichTable, str]:
-    rows = [BarRow(table.headers, None), *table.body, table.total]
-    widths = [max(width(row.cells[i]) for row in rows) for i in range(len(table.headers))]
-    columns = list(range(len(table.headers)))
+def _grid(s: Sheet, room: int) -> tuple[RichTable, str]:
+    rows = [BarRow(s.headers, None), *s.body, s.total]
+    widths = [max(width(row.cells[i]) for row in rows) for i in range(len(s.headers))]
+    columns = list(range(len(s.headers)))
 
     def needed() -> int:
         return sum((min(widths[i], _LABEL) if i == 0 else widths[i]) + 2 for i in columns)
@@ -58,7 +57,7 @@ def _grid(table: BarTable, room: int) -> tuple[RichTable, str]:
     for column in _DISPENSABLE:
         if needed() - 2 > room:
             columns.remove(column)
-            left_out.append(table.headers[column])
+            left_out.append(s.headers[column])
 
     grid = RichTable(
         box=box.SIMPLE_HEAD,
@@ -71,15 +70,15 @@ def _grid(table: BarTable, room: int) -> tuple[RichTable, str]:
     )
     for i in columns:
         if i == 0:
-            grid.add_column("", Text(table.total.cells[0]), no_wrap=True, overflow="ellipsis", min_width=min(widths[0], 4))
+            grid.add_column("", Text(s.total.cells[0]), no_wrap=True, overflow="ellipsis", min_width=min(widths[0], 4))
         else:
-            grid.add_column(Text(table.headers[i]), Text(table.total.cells[i]), justify="right", no_wrap=True, min_width=widths[i])
+            grid.add_column(Text(s.headers[i]), Text(s.total.cells[i]), justify="right", no_wrap=True, min_width=widths[i])
     if with_bar:
         grid.add_column("", "", no_wrap=True, width=bar_cells)
-    for row in table.body:
+    for row in s.body:
         cells = [Text(row.cells[i]) for i in columns]
         if with_bar:
-            drawn = bar(row.term, table, bar_cells)
+            drawn = bar(row.term, s, bar_cells)
             cells.append(Text(drawn, style="magenta" if "▒" in drawn else "red" if "∞" in drawn else "green"))
-        grid.add_row(*cells, style="dim" if row is table.rest else None)
+        grid.add_row(*cells, style="dim" if row is s.rest else None)
     return grid, ", ".join(left_out)

@@ -7,7 +7,7 @@ import textwrap
 import unicodedata
 from collections.abc import Sequence
 
-from .sheet import BarTable, Grid, Sheet
+from .sheet import BarRow, Grid, Sheet
 
 _EIGHTHS = " ▏▎▍▌▋▊▉"
 
@@ -17,16 +17,16 @@ def width(text: str) -> int:
     return sum(0 if unicodedata.combining(c) else 2 if unicodedata.east_asian_width(c) in "WF" else 1 for c in text)
 
 
-def bar(term: float | None, table: BarTable, cells: int) -> str:
+def bar(term: float | None, s: Sheet, cells: int) -> str:
     """The term as a bar, from a zero that leaves room for negative ones (▒) on its left."""
     if term is None or math.isnan(term):
         return ""
-    span = table.high - table.low
-    left = min(cells - 1, math.ceil(cells * -table.low / span)) if table.low < 0 else 0
+    span = s.high - s.low
+    left = min(cells - 1, math.ceil(cells * -s.low / span)) if s.low < 0 else 0
     if math.isinf(term):
         return " " * left + "█" * (cells - left - 1) + "∞"
     # One scale for both sides: neither end may leave its room.
-    scale = min((cells - left) / table.high if table.high > 0 else math.inf, left / -table.low if table.low < 0 else math.inf)
+    scale = min((cells - left) / s.high if s.high > 0 else math.inf, left / -s.low if s.low < 0 else math.inf)
     if not math.isfinite(scale) or term == 0:
         return ""
     if term < 0:
@@ -56,13 +56,12 @@ def paragraph(text: str, begin: str = "") -> str:
 
 
 def sheet(s: Sheet) -> str:
-    table = s.table
-    drawn = [bar(term, table, 16) for term in (None, *(row.term for row in table.body), None)]
-    headers, rule, *rows, total = grid(Grid(table.headers, [row.cells for row in (*table.body, table.total)]), drawn)
+    drawn = [bar(row.term, s, 16) for row in (BarRow(s.headers, None), *s.body, s.total)]
+    headers, rule, *rows, total = grid(Grid(s.headers, [row.cells for row in (*s.body, s.total)]), drawn)
     digits = max(len(number) for _, number, _ in s.totals)
     lines = [s.heading, "", *s.given, "", headers, rule, *rows, rule, total, ""]
     lines += [f"{name:<8} {number:<{digits}} {s.unit}  {what}" for name, number, what in s.totals]
     lines += ["", s.summary]
-    if table.footnotes:
-        lines += ["", *(f"* {note}" for note in table.footnotes)]
+    if s.footnotes:
+        lines += ["", *(f"* {note}" for note in s.footnotes)]
     return "\n".join(lines)

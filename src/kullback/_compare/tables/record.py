@@ -92,18 +92,14 @@ class TableComparison(ComparisonRecord):
         from .report import conventions  # which imports this module
 
         return {
-            "schema": SCHEMA,
-            "version": __version__,
-            "unit": self.unit,
-            "base": self.base,
-            "p": self.p._asdict(),
-            "q": self.q._asdict(),
+            "schema": SCHEMA, "version": __version__, "unit": self.unit, "base": self.base,
+            "p": self.p._asdict(), "q": self.q._asdict(),
             "settings": {"bins": self.bins, "levels": self.levels, "prior": self.prior, "engine": self.engine},
             "columns": [_to_dict(column) for column in self.columns],
             "pairs": [_to_dict(column) for column in self.pairs],
             "left_out": [{"name": name, "reason": reason} for name, reason in self.left_out],
             "conventions": conventions(self),
-        }
+        }  # fmt: skip
 
     def to_text(self, *, top: int = 20) -> str:
         """As the command prints it: the `top` most different columns."""
@@ -124,23 +120,17 @@ class TableComparison(ComparisonRecord):
 
 
 def _to_dict(column: Column) -> dict[str, Any]:
-    t = column.terms
+    t, test = column.terms, column.test
     return {
-        "name": column.name,
-        "kind": column.kind,
-        "type": {"p": column.type_p, "q": column.type_q},
-        **plain(column.figures),
-        "noise_floor": plain(column.test.floor),
+        "name": column.name, "kind": column.kind, "type": {"p": column.type_p, "q": column.type_q},
+        **plain(column.figures), "noise_floor": plain(test.floor),
         "test": {
-            "g": column.test.g,
-            "degrees_of_freedom": column.test.degrees,
-            "p_value": column.test.p_value,
-            "p_adjusted": column.p_adjusted,
-            "tables_drawn": column.test.drawn,
+            "g": test.g, "degrees_of_freedom": test.degrees, "p_value": test.p_value, "p_adjusted": column.p_adjusted,
+            "tables_drawn": test.drawn,
         },
         "pooled_levels": column.pooled,
         "bins": [
             {"label": label, "p_count": a, "q_count": b, "p": float(x), "q": float(y), "kl_pq_nats": plain(k), "psi": plain(s)}
             for label, a, b, x, y, k, s in zip(column.labels, column.p, column.q, t.p, t.q, t.kl, t.psi)
         ],
-    }
+    }  # fmt: skip

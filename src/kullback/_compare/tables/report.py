@@ -241,24 +241,16 @@ def _detail(column: Column, i: int, unit: str) -> dict[str, Any]:
         for j, label in enumerate(column.labels)
         if j % every == 0 and j < 0.87 * n
     ]
-    f, floor = column.figures, column.test.floor
     pooled = f" {column.pooled:,} rarer levels of P are pooled." if column.pooled else ""
-    types = (
-        ""
-        if column.kind == "pair"
-        else f" {column.type_p}"
-        if column.type_p == column.type_q
-        else f" {column.type_p} in P, {column.type_q} in Q"
-    )
+    types = column.type_p if column.type_p == column.type_q else f"{column.type_p} in P, {column.type_q} in Q"
+    kind = column.kind if column.kind == "pair" else f"{column.kind} {types}"
     return {
         "id": f"c{i}",
         "name": printable(column.name),
-        "about": f"{column.kind}{types}; {n} bins.{pooled}",
+        "about": f"{kind}; {n} bins.{pooled}",
         "figures": [
-            ("KL(P‖Q)", number(f.kl_pq), f"{unit}; noise floor {number(floor.kl_pq, 2)}"),
-            ("KL(Q‖P)", number(f.kl_qp), f"{unit}; noise floor {number(floor.kl_qp, 2)}"),
-            ("JS", number(f.js), f"{unit}; noise floor {number(floor.js, 2)}"),
-            ("PSI", number(f.psi), f"noise floor {number(floor.psi, 2)}"),
+            *((name, number(x), f"{'' if name == 'PSI' else f'{unit}; '}noise floor {number(chance, 2)}")
+              for name, x, chance in zip(_HEADERS[2:6], column.figures, column.test.floor)),
             ("p, no drift at all", p_text(column.p_value), f"adjusted {p_text(column.p_adjusted)}; by {_by(column)}"),
         ],
         "shares": shares,
