@@ -26,7 +26,7 @@ PATHS = sorted(path for package in PACKAGES for path in package.rglob("*.py"))
 LAYERS = [
     "kullback_files", "_version", "_ops", "_kernels",
     "_pairs", "_calculus", "_forms", "_checks", "_reduce", "_divergences", "_entropies", "_literal", "_patching",
-    "_distributions", "estimators", "_dispatch", "distributions", "losses",
+    "_distributions", "_estimate", "estimators", "_dispatch", "distributions", "losses",
     "torch", "jax", "tensorflow", "keras", "tinygrad", "_read", "_report", "_explain", "_compare",
     "kullback_lint", "kullback_command", "__main__",
 ]  # fmt: skip

@@ -2,18 +2,26 @@
 
 from ._compare import compare
 from ._compare.comparison import Comparison
+from ._compare.record import ModelComparison
+from ._compare.tables.profile import Profile
+from ._compare.tables.record import TableComparison
 from ._dispatch import kl, registered_pairs, relative_entropy
 from ._distributions.objects import NoClosedForm
 from ._distributions.users import register_kl
 from ._divergences import jeffreys, js, kl_div, rel_entr, renyi
 from ._entropies import cross_entropy, entropy
+from ._estimate import Estimate
 from ._explain import Explanation, explain
 from ._version import __version__ as __version__
 
 __all__ = [
     "Comparison",
+    "Estimate",
     "Explanation",
+    "ModelComparison",
     "NoClosedForm",
+    "Profile",
+    "TableComparison",
     "compare",
     "cross_entropy",
     "entropy",

@@ -66,8 +66,7 @@ def run(arguments: argparse.Namespace) -> int:
         settings = read_settings(Path()).over(select=select, ignore=ignore)
     except SettingsError as error:
         raise Refusal(str(error)) from None
-    options = Options(settings, fix=arguments.fix or arguments.diff)
-    return _report(arguments, options)
+    return _report(arguments, Options(settings, fix=arguments.fix or arguments.diff))
 
 
 def _codes(given: list[str] | None, where: str) -> tuple[str, ...] | None:

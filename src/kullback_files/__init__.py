@@ -26,7 +26,7 @@ def beside(target: Path) -> Iterator[Path]:
     finally:
         try:
             _remove(made)
-        except BaseException:  # a signal came first; the next ones are ignored for a while
+        except BaseException:  # a signal came first; further signals are ignored for a while
             _remove(made)
             raise
 

@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
 from .._report.json import plain
-from .._report.record import ComparisonRecord, ComparisonReport
+from .._report.reported import ComparisonReportModule, ReportedComparison
 from .._version import __version__
 
 SCHEMA = "kullback.compare.models/1"
@@ -82,7 +82,7 @@ class Side(NamedTuple):
 
 
 @dataclass(frozen=True, eq=False, repr=False, kw_only=True)
-class ModelComparison(ComparisonRecord):
+class ModelComparison(ReportedComparison):
     """What `compare` returns for two models' outputs. `str()` is the table of the command, notebooks show it as HTML.
 
     Divergences are in `unit`, one a row; `kl_pq.mean` is the figure people quote. `sizes` are values of KL(P‖Q) and how many rows they
@@ -145,7 +145,7 @@ class ModelComparison(ComparisonRecord):
         """For a pull request."""
         return self._report().to_markdown(self, top=top)
 
-    def _report(self) -> ComparisonReport:
+    def _report(self) -> ComparisonReportModule:
         from . import report
 
         return report

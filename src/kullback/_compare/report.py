@@ -1,4 +1,4 @@
-"""What the report of a comparison of models shows, in each output. The figures are the record's."""
+"""The report of a comparison of models, in each output. The record has the figures."""
 
 from __future__ import annotations
 
@@ -58,7 +58,7 @@ def headline(c: ModelComparison) -> str:
 
 
 def facts(c: ModelComparison) -> list[tuple[str, str]]:
-    """What is said once, not a row."""
+    """Figures of the whole, as names and words."""
     found = [("same top", f"{percent(c.same_top.value)} ± {percent(c.same_top.standard_error)}"), ("RMS Δp", percent(c.rms_delta_p, ".3f"))]
     if c.perplexity is not None:
         x = c.perplexity
@@ -148,12 +148,10 @@ def to_markdown(c: ModelComparison, *, top: int = 20) -> str:
         *markdown.table(Grid(["", ""], facts(c))),
         "",
     ]
-    lines += ["<details><summary>Worst rows, and conventions</summary>", "", *markdown.table(_worst(c, top)), ""]
-    lines += [
-        *(f"- {letter}: {markdown.escaped(what)}" for letter, what in _sides(c)),
-        *(f"- {markdown.escaped(line)}" for line in (*c.notes, *conventions(c))),
-    ]
-    return "\n".join([*lines, "", "</details>", ""])
+    sides = (f"- {letter}: {markdown.escaped(what)}" for letter, what in _sides(c))
+    remarks = (f"- {markdown.escaped(line)}" for line in (*c.notes, *conventions(c)))
+    lines += markdown.details("Worst rows, and conventions", *markdown.table(_worst(c, top)), "", *sides, *remarks)
+    return "\n".join(lines)
 
 
 def to_fragment(c: ModelComparison) -> str:

@@ -90,15 +90,10 @@ def explain(
     options: dict[str, Any] = {"base": base, "prior": prior, "temperature": temperature, "check": False}
     back = forms[::-1]
     unit_base = math.e if base is None else float(base)
-    p_norm, q_norm, log_ratio, terms_pq, terms_qp = _terms(x, y, forms, base, prior, temperature)
     return Explanation(
         labels=shown,
         labelled=own_labels is not None or labels is not None,
-        p=p_norm,
-        q=q_norm,
-        log_ratio=log_ratio,
-        terms_pq=terms_pq,
-        terms_qp=terms_qp,
+        **_terms(x, y, forms, base, prior, temperature),
         kl_pq=float(kl(x, y, form=forms, **options)),
         kl_qp=float(kl(y, x, form=back, **options)),
         entropy_p=float(entropy(x, form=forms[0], **options)),
@@ -133,7 +128,7 @@ def _to_float64(x: Any) -> Floats:
     return np.asarray(x if ops is None else ops.to_numpy(x)).astype(np.float64)
 
 
-def _terms(x: Floats, y: Floats, forms: Any, base: Any, prior: Any, temperature: Any) -> tuple[Floats, ...]:
+def _terms(x: Floats, y: Floats, forms: Any, base: Any, prior: Any, temperature: Any) -> dict[str, Any]:
     """Normalised p and q, log(p/q), p·log(p/q) and q·log(q/p)."""
     inputs = prepare((("p", x), ("q", y)), form=forms, axis=-1, weights=None, temperature=temperature, prior=prior, check=False)
     scale = 1.0 if base is None else math.log(base)
@@ -149,7 +144,7 @@ def _terms(x: Floats, y: Floats, forms: Any, base: Any, prior: Any, temperature:
     found = [np.asarray(array) + 0.0 for array in found]  # a copy, without negative zeros
     for array in found:
         array.flags.writeable = False
-    return tuple(found)
+    return dict(zip(("p", "q", "log_ratio", "terms_pq", "terms_qp"), found))
 
 
 def _given(side: str, x: Floats, form: str, prior: float | None, temperature: float | None) -> Given:

@@ -9,7 +9,7 @@ import numpy as np
 import numpy.typing as npt
 
 from .._report.json import plain
-from .._report.record import Record, Report
+from .._report.reported import Reported, ReportModule
 
 Floats = npt.NDArray[np.float64]
 
@@ -18,7 +18,7 @@ TOTALS = ("kl_pq", "kl_qp", "js", "entropy_p", "entropy_q", "cross_entropy_pq", 
 
 
 class Given(NamedTuple):
-    """How a side was given: its form, the sum it was divided by (of the exponentials, for logs), and that in a sentence."""
+    """The form of one side, the sum it was divided by (for logs, the sum of the exponentials), and a sentence on both."""
 
     form: str
     total: float
@@ -26,7 +26,7 @@ class Given(NamedTuple):
 
 
 @dataclass(frozen=True, eq=False, repr=False)
-class Explanation(Record):
+class Explanation(Reported):
     """What `explain` returns. `str()` is a table in plain text, notebooks show it as HTML, `to_dict()` is ready for JSON.
 
     `log_ratio` is log(p/q): inf where q = 0 < p, -inf where p = 0 < q, NaN where both are 0 (such a category adds nothing).
@@ -54,13 +54,14 @@ class Explanation(Record):
 
     @property
     def summary(self) -> str:
-        """What makes KL(P‖Q) what it is, in a sentence or two."""
+        """The categories that dominate KL(P‖Q), in a sentence or two."""
         from .sentences import summary  # which imports this module
 
         return summary(self)
 
     def to_dict(self) -> dict[str, Any]:
         """The record for JSON. Numbers that are not finite are the words "inf", "-inf" and "nan", which `float` reads."""
+        given = ("p", self.given_p), ("q", self.given_q)
         keys = ("label", "p", "q", "log_ratio", "term_pq", "term_qp")
         columns = zip(self.labels, self.p, self.q, self.log_ratio, self.terms_pq, self.terms_qp)
         return {
@@ -68,15 +69,12 @@ class Explanation(Record):
             "unit": self.unit,
             "base": self.base,
             **{name: plain(getattr(self, name)) for name in TOTALS},
-            "given": {
-                name: {"form": given.form, "sum": plain(given.total), "note": given.note}
-                for name, given in (("p", self.given_p), ("q", self.given_q))
-            },
+            "given": {name: {"form": x.form, "sum": plain(x.total), "note": x.note} for name, x in given},
             "summary": self.summary,
             "categories": [plain(dict(zip(keys, category))) for category in columns],
         }
 
-    def _report(self) -> Report:
+    def _report(self) -> ReportModule:
         from . import report
 
         return report

@@ -1,4 +1,4 @@
-"""What the report of an explanation shows: which categories, columns, digits and totals, the same in every output."""
+"""The report of an explanation: its categories, columns, digits and totals, the same in every output."""
 
 from __future__ import annotations
 
@@ -16,10 +16,10 @@ TOP = 20
 
 
 def sheet(e: Explanation, top: int | None = TOP) -> Sheet:
-    """What text, a terminal and a notebook show.
+    """The contents of the text, of a terminal and of a notebook.
 
-    If there are more than `top` categories, those with the largest terms are listed. Otherwise, and if `top` is
-    None, all are, in the order given."""
+    If there are more than `top` categories, it lists the ones with the largest terms. Otherwise, or if `top` is
+    None, it lists all of them in the order given."""
     log = {math.e: "ln", 2.0: "log₂", 10.0: "log₁₀"}.get(e.base, "log")
     headers = ("", "p", "q", f"{log}(p/q)", f"p·{log}(p/q)", "% of KL", f"q·{log}(q/p)")
     count = len(e.p)
@@ -60,7 +60,7 @@ def to_fragment(e: Explanation) -> str:
 
 
 def _totals(e: Explanation) -> tuple[tuple[str, str, str], ...]:
-    """(name, number, what it is), to ten digits."""
+    """(name, number to ten digits, description)."""
     values = (
         ("KL(P‖Q)", e.kl_pq, "relative entropy"),
         ("KL(Q‖P)", e.kl_qp, "the other direction"),
@@ -89,7 +89,7 @@ def _share(e: Explanation, term: float) -> str:
 
 
 def probability(x: float, ratio: str = "") -> str:
-    """Four decimals, or four digits where that would show too little. ~0: too small for float64, but not 0."""
+    """Four decimals, or three digits if x is small. ~0 is a probability that is not 0 but too small for float64."""
     if x == 0:
         return "~0" if ratio not in ("", "-", "0") and "inf" not in ratio else "0"
     return f"{x:.4f}" if x >= 1e-3 or math.isnan(x) else f"{x:.3g}"

@@ -1,4 +1,4 @@
-"""Where marks and numbers go on an axis. Positions are percentages of its length."""
+"""Axes: the places of marks and numbers. Positions are percentages of the length."""
 
 from __future__ import annotations
 

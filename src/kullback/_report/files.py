@@ -14,7 +14,7 @@ from .._read import ReadError
 
 
 def check_target(path: str | os.PathLike[str], inputs: Iterable[str | os.PathLike[str]] = ()) -> None:
-    """Raise if no file can be written there, or if it is one of the inputs (names, folders, patterns).
+    """Raise if the file cannot be written, or if it is among the inputs (names, folders, patterns).
 
     The command calls this before hours of work, not after."""
     if not os.fspath(path):
@@ -48,7 +48,7 @@ def _is_among(path: str | os.PathLike[str], source: str) -> bool:
         found = [os.path.join(folder, name) for folder, _, names in os.walk(source) for name in names]
     else:
         found = glob.glob(source, recursive=True)
-    # The last report may lie among the files. Pages are no input unless named.
+    # The last report may lie among the files. Pages count as inputs only if they are named.
     files = [source, *(file for file in found if not file.lower().endswith((".html", ".htm")))]
     return any(os.path.exists(file) and os.path.samefile(file, path) for file in files)
 

@@ -1,4 +1,4 @@
-"""Records as JSON, which has no infinities and no NaN: they are the words "inf", "-inf" and "nan"."""
+"""Records as JSON. JSON lacks infinities and NaN, so they become the words "inf", "-inf" and "nan"."""
 
 from __future__ import annotations
 

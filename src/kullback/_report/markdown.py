@@ -8,7 +8,7 @@ from collections.abc import Container
 from .cells import printable
 from .sheet import Grid
 
-# Words, without what would end a code span; and what is left of Markdown between them.
+# Words without characters that end a code span, and the Markdown characters between words.
 _WORDS = re.compile(r"""[^\s'"(),;<>|`\\]+|[<>|`\\]""")
 # In words that GitHub makes links of, and tells people about: @names and addresses, #1, GH-1, commits.
 _LIVE = re.compile(r"@|://|www\.|#\d|\bGH-\d|\b[0-9a-f]{7,40}\b", re.IGNORECASE)
@@ -37,6 +37,11 @@ def table(grid: Grid, *, space: str = " ", bold: Container[int] = ()) -> list[st
         first, *others = map(escaped, row)
         lines.append(_line([f"**{first}**" if i in bold else first, *others]))
     return lines
+
+
+def details(title: str, *lines: str) -> list[str]:
+    """Lines that are hidden until a reader asks for them."""
+    return [f"<details><summary>{title}</summary>", "", *lines, "", "</details>", ""]
 
 
 def _line(cells: list[str]) -> str:

@@ -1,4 +1,4 @@
-"""What the outputs are handed: grids of words, and sheets, whose tables have bars."""
+"""The input of the outputs: grids of words, and sheets, whose tables have bars."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ class BarRow(NamedTuple):
 
 
 class Sheet(NamedTuple):
-    """A calculation: how both sides were given, the table of its terms, and the totals as (name, number, what it is).
+    """A calculation: a note on each side, the table of its terms, and the totals as (name, number, description).
 
     `rest` is the row of the categories that are not listed. `low` and `high` are the ends of the bars' scale
     (low <= 0 <= high). Infinite terms are not on it."""

@@ -60,14 +60,9 @@ def _grid(s: Sheet, room: int) -> tuple[RichTable, str]:
             left_out.append(s.headers[column])
 
     grid = RichTable(
-        box=box.SIMPLE_HEAD,
-        show_edge=False,
-        padding=(0, 1, 0, 0),
-        pad_edge=False,
-        show_footer=True,
-        header_style="bold",
-        footer_style="bold",
-    )
+        box=box.SIMPLE_HEAD, show_edge=False, padding=(0, 1, 0, 0), pad_edge=False, show_footer=True,
+        header_style="bold", footer_style="bold",
+    )  # fmt: skip
     for i in columns:
         if i == 0:
             grid.add_column("", Text(s.total.cells[0]), no_wrap=True, overflow="ellipsis", min_width=min(widths[0], 4))

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from typing import Any, NamedTuple
 
 from ..._report.json import plain
-from ..._report.record import ComparisonRecord, ComparisonReport
+from ..._report.reported import ComparisonReportModule, ReportedComparison
 from ..._version import __version__
 from .statistics import DRAWING, Divergences, Terms, Test
 
@@ -43,7 +43,7 @@ class Column(NamedTuple):
 
 
 @dataclass(frozen=True, eq=False, repr=False, kw_only=True)
-class TableComparison(ComparisonRecord):
+class TableComparison(ReportedComparison):
     """What `compare` returns for two tables. `str()` is the table of the command, notebooks show it as HTML.
 
     `columns` and `pairs` come the most different first, by KL(P‖Q). Figures are in `unit`, PSI always in nats.
@@ -109,7 +109,7 @@ class TableComparison(ComparisonRecord):
         """For a pull request: the `top` most different columns, and pairs."""
         return self._report().to_markdown(self, top=top)
 
-    def _report(self) -> ComparisonReport:
+    def _report(self) -> ComparisonReportModule:
         from . import report
 
         return report

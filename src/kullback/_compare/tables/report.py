@@ -1,4 +1,4 @@
-"""What the report of a comparison of tables shows, in each output. The figures are the record's."""
+"""The report of a comparison of tables, in each output. The record has the figures."""
 
 from __future__ import annotations
 
@@ -124,15 +124,7 @@ def to_markdown(c: TableComparison, *, top: int = 30) -> str:
     hidden = len(c.columns) + len(c.pairs) - len(every)
     if hidden:
         lines += ["", f"… and {hidden:,} more, with smaller KL(P‖Q)."]
-    lines += [
-        "",
-        "<details><summary>Conventions</summary>",
-        "",
-        *(f"- {markdown.escaped(line)}" for line in conventions(c)),
-        "",
-        "</details>",
-        "",
-    ]
+    lines += ["", *markdown.details("Conventions", *(f"- {markdown.escaped(line)}" for line in conventions(c)))]
     lines += [f"- left out: {markdown.escaped(name)} ({markdown.escaped(reason)})" for name, reason in c.left_out]
     return "\n".join(lines)
 
@@ -159,18 +151,14 @@ def to_html(c: TableComparison) -> str:
     return render(
         "tables.html",
         title=f"{shortened(c.q.name, _CUT)} against {shortened(c.p.name, _CUT)}",
-        headline=headline(c),
-        sides=_sides(c),
-        cards=_cards(c, ranked),
-        bars_rows=_ranking(ranked[:_BARS], href),
+        headline=headline(c), sides=_sides(c), cards=_cards(c, ranked), bars_rows=_ranking(ranked[:_BARS], href),
         columns=[{"title": title, "number": i > 1, "help": _HELP.get(title, "")} for i, title in enumerate((*_HEADERS, "× floor"))],
         rows=[_row(column, href.get(id(column))) for column in ranked],
         details=[_detail(column, i, c.unit) for i, column in enumerate(ranked[:_IN_DETAIL])],
-        hidden=max(0, len(ranked) - _IN_DETAIL),
-        unit=c.unit,
+        hidden=max(0, len(ranked) - _IN_DETAIL), unit=c.unit,
         left_out=[(printable(name), printable(reason)) for name, reason in c.left_out],
         conventions=[printable(line) for line in conventions(c)],
-    )
+    )  # fmt: skip
 
 
 _HELP = {
@@ -236,26 +224,19 @@ def _detail(column: Column, i: int, unit: str) -> dict[str, Any]:
         added.append({"left": _r(j * step + 0.08 * step), "width": _r(0.84 * step), "height": _r(height),
                       "title": f"{printable(label)} adds {number(parts[j])} to the PSI"})  # fmt: skip
     every = max(1, math.ceil(n / 4))
-    ticks = [
-        {"at": _r((j + 0.5) * step), "text": shortened(label, 12)}
-        for j, label in enumerate(column.labels)
-        if j % every == 0 and j < 0.87 * n
-    ]
+    named = [j for j in range(0, n, every) if j < 0.87 * n]
+    ticks = [{"at": _r((j + 0.5) * step), "text": shortened(column.labels[j], 12)} for j in named]
     pooled = f" {column.pooled:,} rarer levels of P are pooled." if column.pooled else ""
     types = column.type_p if column.type_p == column.type_q else f"{column.type_p} in P, {column.type_q} in Q"
     kind = column.kind if column.kind == "pair" else f"{column.kind} {types}"
     return {
-        "id": f"c{i}",
-        "name": printable(column.name),
-        "about": f"{kind}; {n} bins.{pooled}",
+        "id": f"c{i}", "name": printable(column.name), "about": f"{kind}; {n} bins.{pooled}",
         "figures": [
             *((name, number(x), f"{'' if name == 'PSI' else f'{unit}; '}noise floor {number(chance, 2)}")
               for name, x, chance in zip(_HEADERS[2:6], column.figures, column.test.floor)),
             ("p, no drift at all", p_text(column.p_value), f"adjusted {p_text(column.p_adjusted)}; by {_by(column)}"),
         ],
-        "shares": shares,
-        "added": added,
-        "ticks": ticks,
+        "shares": shares, "added": added, "ticks": ticks,
         "yticks": [{"at": 0, "text": "0"}, {"at": 100, "text": percent(top, ".3g")}],
         "added_ticks": [{"at": 0, "text": "0"}, {"at": 100, "text": "inf" if any(map(math.isinf, parts)) else number(largest, 2)}],
         "columns": [{"title": "bin"}, *({"title": title, "number": True} for title in _BIN_HEADERS)],
@@ -270,7 +251,7 @@ def _detail(column: Column, i: int, unit: str) -> dict[str, Any]:
 
 
 def _by(column: Column) -> str:
-    """What the p-value comes from. That of a pair may be its columns', and so smaller than drawn tables can say."""
+    """The source of the p-value. A pair may have the p-value of its columns, which drawn tables cannot reach."""
     test = column.test
     if not test.drawn:
         return f"χ² with {test.degrees} degree{'s' * (test.degrees != 1)} of freedom"

@@ -1,4 +1,4 @@
-"""The base of the records that `explain` and `compare` return."""
+"""The bases of the records that `explain` and `compare` return."""
 
 from __future__ import annotations
 
@@ -8,14 +8,14 @@ from .cells import unit
 from .json import dumps
 
 
-class Report(Protocol):
+class ReportModule(Protocol):
     """A module `report.py`, which says what the outputs of one record show."""
 
     def to_text(self, record: Any, /, *, top: int = ...) -> str: ...
     def to_fragment(self, record: Any, /) -> str: ...
 
 
-class ComparisonReport(Report, Protocol):
+class ComparisonReportModule(ReportModule, Protocol):
     """The report of a comparison has further outputs."""
 
     def to_markdown(self, record: Any, /, *, top: int = ...) -> str: ...
@@ -23,12 +23,12 @@ class ComparisonReport(Report, Protocol):
     def plot(self, record: Any, /) -> Any: ...
 
 
-class Record:
-    """A record that prints as a table and shows itself in notebooks.
+class Reported:
+    """It prints as a table and shows itself in notebooks.
 
     A subclass imports its report in `_report`, so that `import kullback` loads no report."""
 
-    def _report(self) -> Report:
+    def _report(self) -> ReportModule:
         raise NotImplementedError
 
     def __str__(self) -> str:
@@ -38,12 +38,12 @@ class Record:
         return self._report().to_fragment(self)
 
 
-class ComparisonRecord(Record):
-    """A record of a comparison: models or tables."""
+class ReportedComparison(Reported):
+    """The outputs of comparisons, of models and of tables."""
 
     base: float
 
-    def _report(self) -> ComparisonReport:
+    def _report(self) -> ComparisonReportModule:
         raise NotImplementedError
 
     @property
