@@ -31,7 +31,8 @@ class SparkFrame(Protocol):
     def sparkSession(self) -> Any: ...
 
 
-ModelOutput = FileName | ArrayLike | list[Any] | tuple[Sequence[Any] | ArrayLike, ...]  # not any tuple: a profile is one
+# Not any tuple, because a profile is a tuple.
+ModelOutput = FileName | ArrayLike | list[Any] | tuple[Sequence[Any] | ArrayLike, ...]
 TableLike = Frame | SparkFrame | Profile
 
 

@@ -18,7 +18,8 @@ TOTALS = ("kl_pq", "kl_qp", "js", "entropy_p", "entropy_q", "cross_entropy_pq", 
 
 
 class Given(NamedTuple):
-    """The form of one side, the sum it was divided by (for logs, the sum of the exponentials), and a sentence on both."""
+    """The form of one side, the sum it was divided by, and a sentence on both. For logs, it is the sum of the
+    exponentials."""
 
     form: str
     total: float
@@ -60,7 +61,7 @@ class Explanation(Reported):
         return summary(self)
 
     def to_dict(self) -> dict[str, Any]:
-        """The record for JSON. Numbers that are not finite are the words "inf", "-inf" and "nan", which `float` reads."""
+        """The record for JSON. Numbers that are not finite are "inf", "-inf" and "nan", which `float` reads."""
         given = ("p", self.given_p), ("q", self.given_q)
         keys = ("label", "p", "q", "log_ratio", "term_pq", "term_qp")
         columns = zip(self.labels, self.p, self.q, self.log_ratio, self.terms_pq, self.terms_qp)

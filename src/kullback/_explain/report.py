@@ -18,8 +18,8 @@ TOP = 20
 def sheet(e: Explanation, top: int | None = TOP) -> Sheet:
     """The contents of the text, of a terminal and of a notebook.
 
-    If there are more than `top` categories, it lists the ones with the largest terms. Otherwise, or if `top` is
-    None, it lists all of them in the order given."""
+    If there are more than `top` categories, it lists the ones with the largest terms. Otherwise, or if `top`
+    is None, it lists all of them in the order given."""
     log = {math.e: "ln", 2.0: "log₂", 10.0: "log₁₀"}.get(e.base, "log")
     headers = ("", "p", "q", f"{log}(p/q)", f"p·{log}(p/q)", "% of KL", f"q·{log}(q/p)")
     count = len(e.p)
@@ -46,8 +46,9 @@ def sheet(e: Explanation, top: int | None = TOP) -> Sheet:
     low, high = (min(0.0, float(finite.min())), max(0.0, float(finite.max()))) if len(finite) else (0.0, 0.0)
     return Sheet(
         heading=f"P and Q over {count:,} categor{'y' if count == 1 else 'ies'}, in {e.unit}",
-        given=(e.given_p.note, e.given_q.note), headers=headers, rows=rows, rest=others, total=BarRow(total, None),
-        low=low, high=high, footnotes=_footnotes(e, len(rest)), totals=_totals(e), unit=e.unit, summary=e.summary,
+        given=(e.given_p.note, e.given_q.note), headers=headers, rows=rows, rest=others,
+        total=BarRow(total, None), low=low, high=high, footnotes=_footnotes(e, len(rest)), totals=_totals(e),
+        unit=e.unit, summary=e.summary,
     )  # fmt: skip
 
 
@@ -89,7 +90,7 @@ def _share(e: Explanation, term: float) -> str:
 
 
 def probability(x: float, ratio: str = "") -> str:
-    """Four decimals, or three digits if x is small. ~0 is a probability that is not 0 but too small for float64."""
+    """Four decimals, or three digits if x is small. ~0: positive, but too small for float64."""
     if x == 0:
         return "~0" if ratio not in ("", "-", "0") and "inf" not in ratio else "0"
     return f"{x:.4f}" if x >= 1e-3 or math.isnan(x) else f"{x:.3g}"

@@ -1,6 +1,7 @@
-"""HTML for a notebook: one <div> with inline styles. It loads nothing and runs no script. Every text in it is escaped.
+"""HTML for a notebook: one <div> with inline styles.
 
-The colours work on light and dark."""
+It loads nothing and runs no script. Every text in it is escaped. The colours work on light and dark.
+"""
 
 from __future__ import annotations
 

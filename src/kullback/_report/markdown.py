@@ -17,7 +17,7 @@ _MARKUP = re.compile(r"[\\`*_{}\[\]#|<>~$&]")
 
 
 def escaped(text: str) -> str:
-    """Text that Markdown shows as it is, also in a cell of a table. A word that would become a link becomes code."""
+    """Text that Markdown shows as it is, in a table too. A word that would become a link becomes code."""
 
     def escape(found: re.Match[str]) -> str:
         return "&lt;" if found[0] == "<" else f"\\{found[0]}"

@@ -22,7 +22,7 @@ class BarRow(NamedTuple):
 
 
 class Sheet(NamedTuple):
-    """A calculation: a note on each side, the table of its terms, and the totals as (name, number, description).
+    """A calculation: a note on each side, the table of its terms, and totals as (name, number, description).
 
     `rest` is the row of the categories that are not listed. `low` and `high` are the ends of the bars' scale
     (low <= 0 <= high). Infinite terms are not on it."""

@@ -37,7 +37,7 @@ def bar(term: float | None, s: Sheet, cells: int) -> str:
 
 
 def grid(table: Grid, beside: Sequence[str] = ()) -> list[str]:
-    """Lines: the headers, a rule and the rows. `beside` has a word for each of them but the rule, which ends before it."""
+    """Lines: the headers, a rule and the rows. `beside` has a word for the end of each line but the rule."""
     rows = (table.headers, *table.rows)
     widths = [max(map(width, column)) for column in zip(*rows)]
     lines = []
@@ -49,7 +49,7 @@ def grid(table: Grid, beside: Sequence[str] = ()) -> list[str]:
 
 
 def paragraph(text: str, begin: str = "") -> str:
-    """Lines of at most 100 characters. `begin` stands before the first, and the others are indented as far."""
+    """Lines of at most 100 characters. `begin` precedes the first, and the others are indented as far."""
     return textwrap.fill(
         text, 100, initial_indent=begin, subsequent_indent=" " * len(begin), break_long_words=False, break_on_hyphens=False
     )
