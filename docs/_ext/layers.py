@@ -9,14 +9,15 @@ from pathlib import Path
 import kullback
 
 PACKAGE = Path(kullback.__file__).parent
-# Beside the library: the linter, which imports nothing of it, and the command, which may import both.
-PACKAGES = [PACKAGE, PACKAGE.with_name("kullback_lint"), PACKAGE.with_name("kullback_command")]
+# Beside the library: the writing of files and the linter, which import nothing of it, and the command, which may import all.
+PACKAGES = [PACKAGE, *(PACKAGE.with_name(f"kullback_{name}") for name in ("files", "lint", "command"))]
 PATHS = sorted(path for package in PACKAGES for path in package.rglob("*.py"))
 
 # From the top down: a module may import from those above it, and from its own package.
 LAYERS = [
-    "_errors", "_ops", "_kernels", "_pairs", "_calculus", "_forms", "_checks", "_reduce",
-    "_divergences", "_entropies", "_literal", "_patching", "_distributions", "estimators", "_dispatch", "distributions", "losses",
+    "kullback_files", "_version", "_errors", "_ops", "_kernels",
+    "_pairs", "_calculus", "_forms", "_checks", "_reduce", "_divergences", "_entropies", "_literal", "_patching",
+    "_distributions", "_estimate", "estimators", "_dispatch", "distributions", "losses",
     "torch", "jax", "tensorflow", "keras", "tinygrad", "_read", "_report", "_explain", "_compare",
     "kullback_lint", "kullback_command", "__main__",
 ]  # fmt: skip

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import math
 import sys
 import time
 from collections.abc import Callable, Iterator
@@ -14,7 +15,7 @@ from kullback._read import ReadError
 from kullback._reduce import check_base
 
 from . import compare_tables
-from .shared import base, positive, write
+from .shared import base, between, positive, write
 
 # Seconds after which a person asks what takes so long.
 _LONG = 10.0
@@ -46,7 +47,7 @@ def add(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--report", metavar="FILE", help="write a page of pictures and tables that opens offline")
     parser.add_argument(
         "--fail-over",
-        type=_limit,
+        type=between(0, math.inf, "of at least 0"),
         metavar="X",
         help="exit with 1 if KL(P‖Q) is over X: of models, its mean over the rows; of tables, that of any column or pair, "
         "in the unit of --base, whatever the noise floor",
@@ -63,18 +64,9 @@ def add(parser: argparse.ArgumentParser) -> None:
     compare_tables.add_options(parser)
 
 
-def _limit(text: str) -> float:
-    try:
-        value = float(text)
-    except ValueError:
-        value = -1.0
-    if not value >= 0:
-        raise argparse.ArgumentTypeError(f"{text.strip()!r} is not a number of at least 0")
-    return value
-
-
 def run(arguments: argparse.Namespace) -> int:
-    from kullback._report.page import check_target, jinja, write_whole
+    from kullback._report.files import check_target, write_whole
+    from kullback._report.page import jinja
 
     if arguments.report is not None:
         inputs = (arguments.p, arguments.q, *([] if arguments.tokens is None else [arguments.tokens]))
@@ -108,7 +100,7 @@ def run(arguments: argparse.Namespace) -> int:
 
 
 def _compare(arguments: argparse.Namespace) -> Any:
-    from kullback._compare import kind_of
+    from kullback._compare.kinds import kind_of
 
     check_base(arguments.base)
     if kind_of(arguments.p, arguments.q) == "tables":

@@ -5,14 +5,16 @@ from __future__ import annotations
 import argparse
 from typing import Any
 
-from .shared import positive
+from .shared import between, positive
 
 
 def add_options(parser: argparse.ArgumentParser) -> None:
     """Those of `compare`."""
     tables = parser.add_argument_group("tables")
     tables.add_argument(
-        "--prior", type=_prior, help="added to the count of each bin on both sides (default 0.5; 0: inf where one is empty)"
+        "--prior",
+        type=between(0, 1e9, "from 0 to 1e9"),
+        help="added to the count of each bin on both sides (default 0.5; 0: inf where one is empty)",
     )
     tables.add_argument("--common", action="store_true", help="go on with the columns that both sides have in a like type")
     add_reading(tables)
@@ -21,12 +23,14 @@ def add_options(parser: argparse.ArgumentParser) -> None:
 def add_reading(tables: Any) -> None:
     """What `compare` and `profile` share."""
     tables.add_argument(
-        "--columns", metavar="A,B", help="the columns to take (default: all); quotes protect a comma in a name: '\"a,b\",c'"
+        "--columns", type=_listed, metavar="A,B", help="the columns to take (default: all); quotes protect a comma in a name: '\"a,b\",c'"
     )
-    tables.add_argument("--pairs", metavar="A:B,C:D", help="columns whose joint distribution is taken too (default: those of a profile)")
+    tables.add_argument(
+        "--pairs", type=_listed, metavar="A:B,C:D", help="columns whose joint distribution is taken too (default: those of a profile)"
+    )
     tables.add_argument("--bins", type=positive, metavar="N", help="quantile bins of a number or time column (default 10)")
     tables.add_argument("--levels", type=positive, metavar="N", help="most frequent levels of a text column with a bin each (default 50)")
-    tables.add_argument("--delimiter", metavar="C", help="of CSV files (default: found in the first line)")
+    tables.add_argument("--delimiter", type=_delimiter, metavar="C", help="of CSV files (default: found in the first line)")
     tables.add_argument("--engine", choices=("duckdb", "spark"), default="duckdb", help="who reads and counts (default duckdb)")
     tables.add_argument("--master", metavar="URL", help="Spark's master, with --engine spark (default: this machine)")
     tables.add_argument("--memory", default="2GB", metavar="SIZE", help="what DuckDB may use before it spills to disk (default 2GB)")
@@ -47,16 +51,12 @@ def given(arguments: argparse.Namespace) -> list[str]:
 
 def reading(arguments: argparse.Namespace) -> dict[str, Any]:
     """As keywords that `compare_tables` and `profile` share."""
-    return {
-        "columns": None if arguments.columns is None else _listed(arguments.columns),
-        "pairs": None if arguments.pairs is None else _listed(arguments.pairs),
-        "bins": arguments.bins,
-        "levels": arguments.levels,
-        "delimiter": None if arguments.delimiter is None else arguments.delimiter.replace("\\t", "\t"),
-        "engine": arguments.engine,
-        "master": arguments.master,
-        "memory": arguments.memory,
-    }
+    names = ("columns", "pairs", "bins", "levels", "delimiter", "engine", "master", "memory")
+    return {name: getattr(arguments, name) for name in names}
+
+
+def _delimiter(text: str) -> str:
+    return text.replace("\\t", "\t")
 
 
 def _listed(text: str) -> list[str]:
@@ -64,13 +64,3 @@ def _listed(text: str) -> list[str]:
     import csv
 
     return [name.strip() for name in next(csv.reader([text], skipinitialspace=True))]
-
-
-def _prior(text: str) -> float:
-    try:
-        value = float(text)
-    except ValueError:
-        value = -1.0
-    if not 0 <= value <= 1e9:
-        raise argparse.ArgumentTypeError(f"{text.strip()!r} is not a number from 0 to 1e9")
-    return value

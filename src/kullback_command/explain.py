@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import argparse
-import json
 import sys
-from typing import Any
 
+from kullback._explain import Explanation
+from kullback._explain.report import sheet, to_text
 from kullback._read import ReadError, read_distribution, read_labels
+from kullback._report.json import dumps
 
 from .shared import base, positive, write
 
@@ -60,17 +61,15 @@ def run(arguments: argparse.Namespace) -> None:
     )
     top = None if arguments.all else arguments.top
     if arguments.json:
-        write(json.dumps(found.to_dict(), indent=2, ensure_ascii=False, allow_nan=False), "json")
+        write(dumps(found.to_dict()), "json")
     elif not (sys.stdout.isatty() and min(len(found.p), top or len(found.p)) <= _RICH_ROWS and _print_rich(found, top)):
-        from kullback._report.text import to_text
-
         write(to_text(found, top=top))
 
 
-def _print_rich(found: Any, top: int | None) -> bool:
+def _print_rich(found: Explanation, top: int | None) -> bool:
     try:
-        from kullback._report.terminal import print_terminal
+        from kullback._report.terminal import print_sheet
     except ImportError:
         return False
-    print_terminal(found, sys.stdout, top=top)
+    print_sheet(sheet(found, top), sys.stdout)
     return True

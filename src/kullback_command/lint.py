@@ -66,8 +66,7 @@ def run(arguments: argparse.Namespace) -> int:
         settings = read_settings(Path()).over(select=select, ignore=ignore)
     except SettingsError as error:
         raise Refusal(str(error)) from None
-    options = Options(settings, fix=arguments.fix or arguments.diff)
-    return _report(arguments, options)
+    return _report(arguments, Options(settings, fix=arguments.fix or arguments.diff))
 
 
 def _codes(given: list[str] | None, where: str) -> tuple[str, ...] | None:
@@ -180,7 +179,7 @@ def _print_diff(linted: Any) -> None:
 
 def _replace(name: str, before: str, after: str) -> None:
     """Encoding, mode and links of the file stay."""
-    from kullback._report.page import replace
+    from kullback_files import replace  # here, because most runs write no file, and it loads `secrets`
 
     path = Path(name).resolve()
     try:

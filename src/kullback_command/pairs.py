@@ -4,10 +4,14 @@ from __future__ import annotations
 
 import argparse
 import inspect
-import json
 import textwrap
 from collections.abc import Sequence
 from typing import Any
+
+from kullback._dispatch import registered_pairs
+from kullback._report.json import dumps
+from kullback._report.markdown import table
+from kullback._report.sheet import Grid
 
 from .shared import write
 
@@ -37,8 +41,6 @@ def add(parser: argparse.ArgumentParser) -> None:
 
 
 def run(arguments: argparse.Namespace) -> None:
-    from kullback._dispatch import registered_pairs
-
     pairs = registered_pairs()
     families = {name for pair in pairs for name in (pair.p, pair.q)}
     libraries = {name for pair in pairs for name in pair.ecosystems}
@@ -61,7 +63,7 @@ def run(arguments: argparse.Namespace) -> None:
     if arguments.kind is not None:
         pairs = [pair for pair in pairs if pair.kind == arguments.kind]
     if arguments.json:
-        write(json.dumps([pair._asdict() for pair in pairs], indent=2, ensure_ascii=False), "json")
+        write(dumps([pair._asdict() for pair in pairs]), "json")
     elif arguments.markdown:
         write(to_markdown(pairs), "markdown")
     else:
@@ -167,13 +169,12 @@ def to_markdown(pairs: Sequence[Any]) -> str:
         if kind == "quadrature":
             names = sorted({name for pair in chosen for name in (pair.p, pair.q)})
             lines.append(f"Any two of {', '.join(names)} without a closed form.")
-        elif kind == "infinite":
+            continue
+        if kind == "infinite":
             lines += _supports_table()
-        else:
-            lines += [f"| P | Q | {' | '.join(libraries)} |", f"|---|---|{'---|' * len(libraries)}"]
-            lines += [
-                f"| {pair.p} | {pair.q} | {' | '.join('●' if name in pair.ecosystems else '' for name in libraries)} |" for pair in chosen
-            ]
+            continue
+        rows = [[pair.p, pair.q, *("●" if name in pair.ecosystems else "" for name in libraries)] for pair in chosen]
+        lines += table(Grid(("P", "Q", *libraries), rows, left=2 + len(libraries)), space="")
     return "\n".join(lines)
 
 

@@ -27,8 +27,8 @@ def add(parser: argparse.ArgumentParser) -> None:
 
 def run(arguments: argparse.Namespace) -> None:
     from kullback._compare.tables import profile
-    from kullback._report.page import check_target
-    from kullback._report.words import printable
+    from kullback._report.cells import printable
+    from kullback._report.files import check_target
 
     source = arguments.source
     if not arguments.output.lower().endswith(".json"):

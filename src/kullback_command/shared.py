@@ -5,6 +5,8 @@ from __future__ import annotations
 import argparse
 import json
 import sys
+from collections.abc import Callable
+from contextlib import suppress
 from typing import Literal
 
 # The exit code of an exception that nothing foresaw: EX_SOFTWARE of sysexits.h. 1 is a verdict, and 2 an error of the caller's.
@@ -35,6 +37,18 @@ def base(text: str) -> float | None:
         return None if text.strip() == "e" else float(text)
     except ValueError:
         raise argparse.ArgumentTypeError(f"{text!r} is neither a number nor e") from None
+
+
+def between(low: float, high: float, words: str) -> Callable[[str], float]:
+    """A type of argument: a number from `low` to `high`, for which `words` stand."""
+
+    def read(text: str) -> float:
+        with suppress(ValueError):
+            if low <= (value := float(text)) <= high:
+                return value
+        raise argparse.ArgumentTypeError(f"{text.strip()!r} is not a number {words}")
+
+    return read
 
 
 def positive(text: str) -> int:

@@ -265,7 +265,7 @@ ENTRIES = [
     (("compare", "t.csv", "t.csv", "--fail-over", "0"), "kullback._compare.tables.compare_tables"),
     (("profile", "t.csv", "-o", "t.json"), "kullback._compare.tables.profile"),
     (("lint", "."), "kullback_command.lint.read_settings"),
-    (("pairs",), "kullback._dispatch.registered_pairs"),
+    (("pairs",), "kullback_command.pairs.registered_pairs"),
 ]
 
 

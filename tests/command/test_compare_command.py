@@ -18,10 +18,11 @@ import numpy as np
 import pytest
 
 import kullback as kb
+import kullback_files
 from dumps import softmax, truth, write_llama
 from kullback._kernels import compiled
 from kullback._read import ReadError
-from kullback._report import page
+from kullback._report import files
 from kullback_command import compare, main
 from processes import ENVIRONMENT, command, on_a_terminal
 
@@ -210,9 +211,9 @@ class TestReport:
             close(handle)
             raise OSError(errno.EIO, "Input/output error")
 
-        monkeypatch.setattr(page.os, "close", fail)
+        monkeypatch.setattr(files.os, "close", fail)
         with pytest.raises(ReadError, match=r"^cannot write out\.html: Input/output error$"):
-            page.check_target("out.html")
+            files.check_target("out.html")
         assert sorted(os.listdir()) == ["p.npy", "q.npy"]
 
     @pytest.mark.parametrize("stage", ["write", "fsync", "replace"])
@@ -230,9 +231,9 @@ class TestReport:
                 file.flush()
                 return _Full(file, full)
 
-            monkeypatch.setattr(page, "open", opened, raising=False)
+            monkeypatch.setattr(kullback_files, "open", opened, raising=False)
         else:
-            monkeypatch.setattr(page.os, stage, full)
+            monkeypatch.setattr(files.os, stage, full)
         figures = {kind: run("p.npy", "q.npy", "--form", "logits", *kind)[1] for kind in ((), ("--json",), ("--markdown",))}
         for kind, expected in figures.items():
             code, out, err = run("p.npy", "q.npy", "--form", "logits", *kind, "--report", "out.html")
@@ -270,7 +271,7 @@ class TestReport:
             def refuse(*_, error=error, **__):
                 raise OSError(error, os.strerror(error))
 
-            monkeypatch.setattr(page.Path, "touch", refuse)
+            monkeypatch.setattr(files.Path, "touch", refuse)
             sentence = f"kullback compare: cannot write out.html: {os.strerror(error)}\n"
             assert run("p.npy", "q.npy", "--report", "out.html") == (2, "", sentence)
 
@@ -308,15 +309,15 @@ class TestReport:
     def test_a_device_is_written_to(self, monkeypatch):
         leader, follower = os.openpty()  # a device any user may have made
         name = os.ttyname(follower)
-        monkeypatch.setattr(page.os, "replace", lambda *_: pytest.fail("a device was to be replaced"))
-        page.check_target(name)
-        page.write_whole(name, "text")
+        monkeypatch.setattr(files.os, "replace", lambda *_: pytest.fail("a device was to be replaced"))
+        files.check_target(name)
+        files.write_whole(name, "text")
         assert os.read(leader, 100) == b"text"
         assert stat.S_ISCHR(os.stat(name).st_mode)
         # A device that takes nothing, as a disk that is full.
-        monkeypatch.setattr(page.os, "open", lambda *_: (_ for _ in ()).throw(OSError(errno.ENOSPC, "No space left on device")))
+        monkeypatch.setattr(files.os, "open", lambda *_: (_ for _ in ()).throw(OSError(errno.ENOSPC, "No space left on device")))
         with pytest.raises(ReadError, match=f"^cannot write {name}: No space left on device$"):
-            page.write_whole(name, "text")
+            files.write_whole(name, "text")
         os.close(leader)
         os.close(follower)
 
@@ -357,9 +358,9 @@ class TestReport:
         assert err == "kullback compare: cannot write to a file with no name: name it, e.g. out.html\n"
 
     def test_an_interrupt_leaves_nothing(self, here, monkeypatch):
-        monkeypatch.setattr(page.os, "fsync", lambda _: (_ for _ in ()).throw(KeyboardInterrupt))
+        monkeypatch.setattr(files.os, "fsync", lambda _: (_ for _ in ()).throw(KeyboardInterrupt))
         with pytest.raises(KeyboardInterrupt):
-            page.write_whole("new.html", "text")
+            files.write_whole("new.html", "text")
         assert sorted(os.listdir()) == ["p.npy", "q.npy"]
 
     def test_without_jinja(self, here):

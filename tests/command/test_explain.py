@@ -13,8 +13,7 @@ import scipy.stats
 
 from frameworks import ALL
 from kullback._explain import SCHEMA, explain
-from kullback._report.table import make_table
-from kullback._report.text import to_text
+from kullback._explain.report import sheet, to_text
 
 mpmath.mp.dps = 50
 P, Q = [0.5, 0.3, 0.2], [0.1, 0.4, 0.5]
@@ -102,7 +101,7 @@ def test_a_present_category_too_small_for_float64_is_not_absent():
     e = explain([0.0, -2000.0], [-1000.0, 0.0], form="logits")
     assert e.kl_pq == pytest.approx(1000, rel=1e-12)
     assert e.kl_qp == pytest.approx(2000, rel=1e-12)
-    assert [row.cells[1:3] for row in make_table(e).rows] == [("1.0000", "~0"), ("~0", "1.0000")]
+    assert [row.cells[1:3] for row in sheet(e).rows] == [("1.0000", "~0"), ("~0", "1.0000")]
 
 
 def test_mixed_forms():
@@ -249,7 +248,7 @@ def test_large_k_shows_the_largest_and_the_sums_of_the_rest():
     rng = np.random.default_rng(1)
     p, q = rng.dirichlet(np.ones(1000), 2)
     e = explain(p, q)
-    table = make_table(e)
+    table = sheet(e)
     order = np.argsort(-np.abs(p * np.log(p / q)))
     assert [row.cells[0] for row in table.rows] == [str(i) for i in order[:20]]
     assert table.rest is not None
@@ -257,15 +256,15 @@ def test_large_k_shows_the_largest_and_the_sums_of_the_rest():
     assert float(table.rest.cells[1]) == pytest.approx(p[order[20:]].sum(), abs=1e-4)
     assert float(table.rest.cells[4]) == pytest.approx((p * np.log(p / q))[order[20:]].sum(), abs=1e-4)
     assert float(table.total.cells[4]) == pytest.approx(scipy.stats.entropy(p, q), abs=1e-4)
-    assert make_table(e, None).rest is None
-    assert len(make_table(e, None).rows) == 1000
+    assert sheet(e, None).rest is None
+    assert len(sheet(e, None).rows) == 1000
     assert "20 largest of 1,000" in str(e)
     assert len(e.to_dict()["categories"]) == 1000
     assert len(str(e).splitlines()) < 45
 
 
 def test_small_tables_keep_the_order_given():
-    assert [row.cells[0] for row in make_table(explain(Q, P, labels=["x", "y", "z"])).rows] == ["x", "y", "z"]
+    assert [row.cells[0] for row in sheet(explain(Q, P, labels=["x", "y", "z"])).rows] == ["x", "y", "z"]
 
 
 def test_labels_cannot_break_the_text():

@@ -11,7 +11,7 @@ import pytest
 from markdown_it import MarkdownIt
 
 import kullback as kb
-from kullback._report.words import markdown
+from kullback._report.markdown import escaped as markdown
 
 NAMES = [
     "@octocat", "a @octocat b", "(@org/team)", "me@example.com", "`@octocat`", "a`b", "``@x``", "a|@b|c", r"a\|b", r"\@x\`", "x_@y_",

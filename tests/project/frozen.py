@@ -21,7 +21,7 @@ HERE = Path(__file__).resolve().parent
 NAMES, PICKLES = HERE / "frozen_names.txt", HERE / "frozen_pickles.txt"
 SURFACES = ("torch", "jax", "keras", "tensorflow", "tinygrad")
 MODULES = ("kullback", *(f"kullback.{name}" for name in ("distributions", "estimators", "losses", *SURFACES)))
-# Records that functions return, and that no public module names: where they are now.
+# Records that functions return: where they are now. Files that users have saved contain these paths.
 RETURNED = {
     "what compare returns for models": "kullback._compare.record.ModelComparison",
     "what compare returns for tables": "kullback._compare.tables.record.TableComparison",

@@ -17,6 +17,7 @@ from .._errors import Complaint, InvalidOption, InvalidValue, NotComparable, Wro
 from .._forms import DTYPES, must_be_mask, parse_form
 from .._kernels.comparison import Rows, compare_rows, ready, widened
 from .._reduce import check_base
+from .._report.json import plain
 from .record import PERCENTILES, Calibration, ModelComparison, Perplexity, Share, Statistic, WorstRow
 from .sources import host
 from .summary import Moments, Spread, Worst
@@ -279,7 +280,7 @@ class Comparison:
             "spreads": {name: spread.to_dict() for name, spread in self._spreads.items()},
             "top": self._worst.size, "worst": self._worst.rows, "bins": self._bins.tolist(),
         }  # fmt: skip
-        return json.loads(json.dumps(_words(saved), allow_nan=False))  # type: ignore[no-any-return]
+        return json.loads(json.dumps(plain(saved), allow_nan=False))  # type: ignore[no-any-return]
 
     @classmethod
     def from_dict(cls, saved: dict[str, Any]) -> Comparison:
@@ -385,15 +386,6 @@ def _are_categories(tokens: Array, categories: int, rows: Array) -> None:
     if wrong.any():
         place = int(np.argmax(wrong))
         raise InvalidValue(f"token {tokens[place]} of row {rows[place]} is no category: there are {categories:,}, counted from 0")
-
-
-def _words(x: Any) -> Any:
-    """Numbers that are not finite as words, which JSON has not."""
-    if isinstance(x, dict):
-        return {name: _words(value) for name, value in x.items()}
-    if isinstance(x, (list, tuple)):
-        return [_words(value) for value in x]
-    return str(x) if isinstance(x, float) and not math.isfinite(x) else x
 
 
 def _numbers(x: Any) -> Any:

@@ -1,12 +1,14 @@
-"""What a comparison of two models' outputs has found, as a record: to JSON, text, Markdown, HTML and a picture. Computes nothing."""
+"""The record of a comparison of two models' outputs. It computes nothing."""
 
 from __future__ import annotations
 
-import json
-import math
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple
+
+from .._report.json import plain
+from .._report.reported import ComparisonReportModule, ReportedComparison
+from .._version import __version__
 
 SCHEMA = "kullback.compare.models/1"
 # As llama.cpp lists them, from the top down.
@@ -80,7 +82,7 @@ class Side(NamedTuple):
 
 
 @dataclass(frozen=True, eq=False, repr=False, kw_only=True)
-class ModelComparison:
+class ModelComparison(ReportedComparison):
     """What `compare` returns for two models' outputs. `str()` is the table of the command, notebooks show it as HTML.
 
     Divergences are in `unit`, one a row; `kl_pq.mean` is the figure people quote. `sizes` are values of KL(P‖Q) and how many rows they
@@ -112,10 +114,6 @@ class ModelComparison:
     q: Side = field(default=Side("Q", "batches", "", 0))
     notes: tuple[str, ...] = ()
 
-    @property
-    def unit(self) -> str:
-        return {math.e: "nats", 2.0: "bits", 10.0: "dits"}.get(self.base, f"units of log base {self.base:g}")
-
     def over(self, limit: float) -> str | None:
         """A sentence if the mean of KL(P‖Q) is above the limit (or is no number), else None."""
         if self.kl_pq.mean <= limit:
@@ -123,70 +121,36 @@ class ModelComparison:
         return f"the mean of KL(P‖Q), {self.kl_pq.mean:.6g} {self.unit}, is over {limit:g}"
 
     def to_dict(self) -> dict[str, Any]:
-        """As JSON can hold it, by the schema in models.schema.json beside this; numbers that are not finite are "inf", "-inf" and "nan"."""
-        from .. import __version__
-
-        figures = {name: _plain(getattr(self, name)) for name in ("kl_pq", "kl_qp", "js", "delta_p")}
-        figures["delta_p"]["root_mean_square"] = _plain(self.rms_delta_p)
-        theirs = None if self.llama_cpp is None else dict(zip(("kl_pq_mean", "standard_error"), map(_plain, self.llama_cpp)))
+        """The record for JSON, by models.schema.json. Numbers that are not finite are "inf", "-inf" and "nan"."""
+        figures = {name: plain(getattr(self, name)) for name in ("kl_pq", "kl_qp", "js", "delta_p")}
+        figures["delta_p"]["root_mean_square"] = plain(self.rms_delta_p)
+        theirs = None if self.llama_cpp is None else dict(zip(("kl_pq_mean", "standard_error"), map(plain, self.llama_cpp)))
         return {
             "schema": SCHEMA, "version": __version__, "unit": self.unit, "base": self.base,
             "p": self.p._asdict(), "q": self.q._asdict(), "categories": self.categories,
             "rows": self.rows, "left_out": {"nan": self.nan_rows, "masked": self.masked_rows, "missing": self.missing_rows},
             "token": "given" if self.tokens_known else "likeliest of P", **figures,
             "percentiles": "exact" if self.exact_percentiles else "within 0.1%",
-            "same_top": _plain(self.same_top), "perplexity": _plain(self.perplexity), "llama_cpp": theirs,
-            "bucket": None if self.bucket is None else dict(zip("pq", map(_plain, self.bucket))),
-            "sizes": _plain(self.sizes), "calibration": [_plain(x) for x in self.calibration], "worst": [_plain(x) for x in self.worst],
+            "same_top": plain(self.same_top), "perplexity": plain(self.perplexity), "llama_cpp": theirs,
+            "bucket": None if self.bucket is None else dict(zip("pq", map(plain, self.bucket))),
+            "sizes": plain(self.sizes), "calibration": plain(self.calibration), "worst": plain(self.worst),
             "notes": list(self.notes),
         }  # fmt: skip
 
-    def to_json(self) -> str:
-        return json.dumps(self.to_dict(), indent=2, ensure_ascii=False, allow_nan=False)
-
     def to_text(self, *, top: int = 5) -> str:
         """As the command prints it, with the `top` worst rows."""
-        from .._report.models import to_text
-
-        return to_text(self, top=top)
-
-    def to_html(self) -> str:
-        """One page that needs nothing else. Needs Jinja (`kullback[cli]`)."""
-        from .._report.models import to_html
-
-        return to_html(self)
+        return self._report().to_text(self, top=top)
 
     def to_markdown(self, *, top: int = 20) -> str:
         """For a pull request."""
-        from .._report.models import to_markdown
+        return self._report().to_markdown(self, top=top)
 
-        return to_markdown(self, top=top)
+    def _report(self) -> ComparisonReportModule:
+        from . import report
 
-    def plot(self) -> Any:
-        """The report's pictures as a Matplotlib figure."""
-        from .._report.models import plot
-
-        return plot(self)
+        return report
 
     def __repr__(self) -> str:
         return (
             f"<ModelComparison of {self.rows:,} rows: mean KL(P‖Q) = {self.kl_pq.mean:.6g} ± {self.kl_pq.standard_error:.2g} {self.unit}>"
         )
-
-    def __str__(self) -> str:
-        return self.to_text()
-
-    def _repr_html_(self) -> str:
-        from .._report.models import to_fragment
-
-        return to_fragment(self)
-
-
-def _plain(x: Any) -> Any:
-    if hasattr(x, "_asdict"):
-        return {name: _plain(value) for name, value in x._asdict().items()}
-    if isinstance(x, Mapping):
-        return {name: _plain(value) for name, value in x.items()}
-    if isinstance(x, (tuple, list)):
-        return [_plain(value) for value in x]
-    return str(x) if isinstance(x, float) and not math.isfinite(x) else x

@@ -1,4 +1,5 @@
-"""From a result record to something to read: plain text, a terminal, HTML.
+"""Outputs: plain text, a terminal, Markdown, HTML for notebooks, pages, pictures and JSON, one file each.
 
-Nothing is computed here but layout; `table` decides what is shown, the other modules how. Only `terminal` imports rich.
+They lay out grids, sheets and words. Beside each record, `report.py` decides what a report says. Nothing here
+imports a record, not even for types. Only `terminal` imports rich.
 """

@@ -1,4 +1,4 @@
-"""Where marks and numbers go on an axis. Positions are percentages of its length."""
+"""Axes: the places of marks and numbers. Positions are percentages of the length."""
 
 from __future__ import annotations
 
@@ -6,15 +6,7 @@ import math
 from collections.abc import Sequence
 from typing import Any
 
-
-def number(x: float, digits: int = 4) -> str:
-    """As short as it can be said: 0.0446, 1.2e-7, 12,300, inf."""
-    if not math.isfinite(x):
-        return {math.inf: "inf", -math.inf: "-inf"}.get(x, "-")
-    if x == 0 or 1e-4 <= abs(x) < 1e6:
-        text = f"{x:,.{digits}g}" if abs(x) < 10**digits else f"{x:,.0f}"
-        return text if "e" not in text else f"{x:,.0f}"
-    return f"{x:.{max(0, digits - 1)}e}".replace("e-0", "e-").replace("e+0", "e").replace("e+", "e")
+from .cells import number
 
 
 def tick(x: float) -> str:
@@ -68,12 +60,3 @@ class Logarithmic:
             if len(values) < 3:
                 values = [x for x in round_numbers(self.low, self.high, 4) if x > 0]
         return [{"at": self.at(x), "text": tick(x)} for x in values]
-
-
-def pyplot() -> Any:
-    """Matplotlib's, for what is no page."""
-    try:
-        import matplotlib.pyplot as plt
-    except ImportError:
-        raise ImportError("plot() needs Matplotlib: pip install matplotlib") from None
-    return plt

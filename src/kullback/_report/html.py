@@ -1,56 +1,65 @@
-"""An explanation as HTML for a notebook: one <div>, inline styles, no scripts, nothing loaded; colours work on light and dark."""
+"""HTML for a notebook: one <div> with inline styles.
+
+It loads nothing and runs no script. Every text in it is escaped. The colours work on light and dark.
+"""
 
 from __future__ import annotations
 
 import math
+from collections.abc import Iterable
 from html import escape
-from typing import TYPE_CHECKING
 
-from .table import TOP, Row, Table, make_table, totals
-from .text import heading
+from .sheet import BarRow, Sheet
 
-if TYPE_CHECKING:
-    from .._explain import Explanation
-
+TABLE, NOTE = "border-collapse:collapse;margin:.6em 0", "opacity:.75;font-size:90%"
 _LINE = "border-top:1px solid rgba(128,128,128,.5)"
 _POSITIVE, _NEGATIVE, _INFINITE = "rgba(46,160,67,.75)", "rgba(163,113,247,.75)", "rgba(229,83,75,.85)"
 
 
-def to_html(e: Explanation, *, top: int | None = TOP) -> str:
-    """A fragment; every text in it is escaped."""
-    table = make_table(e, top)
-    head = "".join(_cell(text, "th", left=i == 0) for i, text in enumerate((*table.headers, "")))
-    body = [_row(row, table) for row in (*table.rows, *([table.rest] if table.rest else []))]
-    body.append(_row(table.total, table, style=f"font-weight:bold;{_LINE}"))
-    found = "".join(
-        f"<tr>{_cell(name, 'td', left=True)}{_cell(f'{number} {e.unit}', 'td', left=True)}{_cell(what, 'td', left=True)}</tr>"
-        for name, number, what in totals(e)
-    )
-    notes = "".join(f'<div style="opacity:.75;font-size:90%">{escape(note)}</div>' for note in table.footnotes)
+def cells(texts: Iterable[str], tag: str = "td", left: int = 1) -> str:
+    """The cells of a row. The first `left` begin at the left."""
+    style = "text-align:{};padding:.1em .6em;white-space:nowrap"
+    return "".join(f'<{tag} style="{style.format("left" if i < left else "right")}">{escape(text)}</{tag}>' for i, text in enumerate(texts))
+
+
+def table(rows: Iterable[str], head: str = "") -> str:
+    """`rows` and `head` are HTML."""
+    head = head and f"<thead><tr>{head}</tr></thead>"
+    return f'<table style="{TABLE}">{head}<tbody>{"".join(rows)}</tbody></table>'
+
+
+def fragment(heading: str, *parts: str) -> str:
+    """`parts` are HTML."""
     return (
         '<div style="color:inherit;background:transparent;font-variant-numeric:tabular-nums">'
-        f"<div><b>{escape(heading(e))}</b></div><div>{escape(e.given_p.note)}</div><div>{escape(e.given_q.note)}</div>"
-        f'<table style="border-collapse:collapse;margin:.6em 0"><thead><tr>{head}</tr></thead><tbody>{"".join(body)}</tbody></table>'
-        f'<table style="border-collapse:collapse;margin:.6em 0"><tbody>{found}</tbody></table>'
-        f"<div><b>{escape(e.summary)}</b></div>{notes}</div>"
+        f"<div><b>{escape(heading)}</b></div>{''.join(parts)}</div>"
     )
 
 
-def _cell(text: str, tag: str, *, left: bool = False) -> str:
-    return f'<{tag} style="text-align:{"left" if left else "right"};padding:.1em .6em;white-space:nowrap">{escape(text)}</{tag}>'
+def sheet(s: Sheet) -> str:
+    body = [_row(row, s) for row in s.body]
+    total = _row(s.total, s, style=f"font-weight:bold;{_LINE}")
+    totals = (f"<tr>{cells((name, f'{number} {s.unit}', what), left=3)}</tr>" for name, number, what in s.totals)
+    return fragment(
+        s.heading,
+        *(f"<div>{escape(note)}</div>" for note in s.given),
+        table([*body, total], cells((*s.headers, ""), "th")),
+        table(totals),
+        f"<div><b>{escape(s.summary)}</b></div>",
+        *(f'<div style="{NOTE}">{escape(note)}</div>' for note in s.footnotes),
+    )
 
 
-def _row(row: Row, table: Table, *, style: str = "") -> str:
-    cells = "".join(_cell(text, "td", left=i == 0) for i, text in enumerate(row.cells))
+def _row(row: BarRow, s: Sheet, *, style: str = "") -> str:
     attribute = f' style="{style}"' if style else ""
-    return f'<tr{attribute}>{cells}<td style="min-width:10em;padding:.1em .6em">{_bar(row.term, table)}</td></tr>'
+    return f'<tr{attribute}>{cells(row.cells)}<td style="min-width:10em;padding:.1em .6em">{_bar(row.term, s)}</td></tr>'
 
 
-def _bar(term: float | None, table: Table) -> str:
-    span = table.high - table.low
+def _bar(term: float | None, s: Sheet) -> str:
+    span = s.high - s.low
     if term is None or math.isnan(term) or term == 0 or not (span > 0 or math.isinf(term)):
         return ""
-    zero = -table.low / span if span > 0 else 0.0
+    zero = -s.low / span if span > 0 else 0.0
     size = 1.0 - zero if math.isinf(term) else abs(term) / span
     start = zero - size if term < 0 else zero
     colour = _INFINITE if math.isinf(term) else _NEGATIVE if term < 0 else _POSITIVE

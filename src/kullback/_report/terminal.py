@@ -1,57 +1,52 @@
-"""An explanation on a terminal, with colours where it has them. The only module here that needs rich."""
+"""A sheet on a terminal, in colours if it has them. No other module here needs rich."""
 
 from __future__ import annotations
 
-from typing import IO, TYPE_CHECKING
+from typing import IO
 
 from rich import box
 from rich.console import Console
 from rich.table import Table as RichTable
 from rich.text import Text
 
-from .table import TOP, Row, Table, make_table, totals
-from .text import bar, heading, width
+from .sheet import BarRow, Sheet
+from .text import bar, width
 
-if TYPE_CHECKING:
-    from .._explain import Explanation
-
-# What a narrow terminal goes without, first to last, by column; the bar comes before all of them.
+# The columns that a narrow terminal leaves out, first to last. The bars go before them.
 _DISPENSABLE = (6, 3, 5)
 _LABEL = 12
 _BAR, _LEAST_BAR = 16, 8
 
 
-def print_terminal(e: Explanation, file: IO[str], *, top: int | None = TOP) -> None:
+def print_sheet(s: Sheet, file: IO[str]) -> None:
     """Print it, cut to the width of the terminal: first the bars go, then columns, then long labels."""
     console = Console(file=file, highlight=False, soft_wrap=False)
-    table = make_table(e, top)
-    console.print(Text(heading(e), style="bold"))
+    console.print(Text(s.heading, style="bold"))
     console.print()
-    console.print(Text(e.given_p.note))
-    console.print(Text(e.given_q.note))
-    grid, missing = _grid(table, console.width)
+    for note in s.given:
+        console.print(Text(note))
+    grid, missing = _grid(s, console.width)
     console.print()
     console.print(grid)
     console.print()
-    found = totals(e)
-    digits = max(len(number) for _, number, _ in found)
-    room_for_words = digits + len(e.unit) + max(len(what) for _, _, what in found) + 12 <= console.width
-    for name, number, what in found:
-        line = Text(f"{name:<8} ", style="cyan").append(f"{number:<{digits}}", style="bold").append(f" {e.unit}")
+    digits = max(len(number) for _, number, _ in s.totals)
+    room_for_words = digits + len(s.unit) + max(len(what) for _, _, what in s.totals) + 12 <= console.width
+    for name, number, what in s.totals:
+        line = Text(f"{name:<8} ", style="cyan").append(f"{number:<{digits}}", style="bold").append(f" {s.unit}")
         console.print(line.append(f"  {what}", style="dim") if room_for_words else line)
     console.print()
-    console.print(Text(e.summary, style="bold"))
-    notes = [*table.footnotes, *([f"Too narrow for {missing}: widen the terminal, or pipe the output."] if missing else [])]
+    console.print(Text(s.summary, style="bold"))
+    notes = [*s.footnotes, *([f"Too narrow for {missing}: widen the terminal, or pipe the output."] if missing else [])]
     if notes:
         console.print()
     for note in notes:
         console.print(Text(f"* {note}", style="dim"))
 
 
-def _grid(table: Table, room: int) -> tuple[RichTable, str]:
-    rows: list[Row] = [Row(table.headers, None), *table.rows, *([table.rest] if table.rest else []), table.total]
-    widths = [max(width(row.cells[i]) for row in rows) for i in range(len(table.headers))]
-    columns = list(range(len(table.headers)))
+def _grid(s: Sheet, room: int) -> tuple[RichTable, str]:
+    rows = [BarRow(s.headers, None), *s.body, s.total]
+    widths = [max(width(row.cells[i]) for row in rows) for i in range(len(s.headers))]
+    columns = list(range(len(s.headers)))
 
     def needed() -> int:
         return sum((min(widths[i], _LABEL) if i == 0 else widths[i]) + 2 for i in columns)
@@ -62,28 +57,23 @@ def _grid(table: Table, room: int) -> tuple[RichTable, str]:
     for column in _DISPENSABLE:
         if needed() - 2 > room:
             columns.remove(column)
-            left_out.append(table.headers[column])
+            left_out.append(s.headers[column])
 
     grid = RichTable(
-        box=box.SIMPLE_HEAD,
-        show_edge=False,
-        padding=(0, 1, 0, 0),
-        pad_edge=False,
-        show_footer=True,
-        header_style="bold",
-        footer_style="bold",
-    )
+        box=box.SIMPLE_HEAD, show_edge=False, padding=(0, 1, 0, 0), pad_edge=False, show_footer=True,
+        header_style="bold", footer_style="bold",
+    )  # fmt: skip
     for i in columns:
         if i == 0:
-            grid.add_column("", Text(table.total.cells[0]), no_wrap=True, overflow="ellipsis", min_width=min(widths[0], 4))
+            grid.add_column("", Text(s.total.cells[0]), no_wrap=True, overflow="ellipsis", min_width=min(widths[0], 4))
         else:
-            grid.add_column(Text(table.headers[i]), Text(table.total.cells[i]), justify="right", no_wrap=True, min_width=widths[i])
+            grid.add_column(Text(s.headers[i]), Text(s.total.cells[i]), justify="right", no_wrap=True, min_width=widths[i])
     if with_bar:
         grid.add_column("", "", no_wrap=True, width=bar_cells)
-    for row in (*table.rows, *([table.rest] if table.rest else [])):
+    for row in s.body:
         cells = [Text(row.cells[i]) for i in columns]
         if with_bar:
-            drawn = bar(row.term, table, bar_cells)
+            drawn = bar(row.term, s, bar_cells)
             cells.append(Text(drawn, style="magenta" if "▒" in drawn else "red" if "∞" in drawn else "green"))
-        grid.add_row(*cells, style="dim" if row is table.rest else None)
+        grid.add_row(*cells, style="dim" if row is s.rest else None)
     return grid, ", ".join(left_out)

@@ -18,7 +18,7 @@ from ..._errors import InvalidOption, InvalidValue, Option, saying
 from ..._read import ReadError, stamp
 from ..._reduce import check_base
 from .columns import NOT_COMPARABLE, UNBINNED, Bins, labels
-from .engines import Counts, Pair, Table
+from .engines import BinCounts, Pair, Table
 from .profile import Profile, merge, read_profile, same_bins
 from .progress import steps
 from .record import Column, Side, TableComparison
@@ -368,7 +368,7 @@ def _counted(
     bins = (
         {name: over.bins[name] for name in names} if over else side.table.edges(names, bins=options.bins, levels=options.levels, step=step)
     )
-    counts: Counts = side.table.counts(bins, pairs, step=step)
+    counts: BinCounts = side.table.counts(bins, pairs, step=step)
     settings = over.settings if over else {"bins": options.bins, "levels": options.levels}
     return Profile(side.name, counts.rows, settings, {name: side.types[name].name for name in names}, bins, counts.columns, counts.pairs)
 

@@ -17,7 +17,7 @@ from typing import Any, NamedTuple
 
 from ..._errors import Option, saying
 from ..._read import ReadError
-from ..._report.page import write_whole
+from ..._version import __version__
 from .columns import KINDS, Bins, Cut
 from .engines import Pair
 
@@ -40,24 +40,20 @@ class Profile(NamedTuple):
 
     def to_json(self) -> str:
         """See docs/compare-tables.md for the format."""
-        from ... import __version__
-
         content = {
-            "format": FORMAT,
-            "version": VERSION,
-            "made_by": f"kullback {__version__}",
-            "name": self.name,
-            "rows": self.rows,
-            "settings": dict(self.settings),
+            "format": FORMAT, "version": VERSION, "made_by": f"kullback {__version__}",
+            "name": self.name, "rows": self.rows, "settings": dict(self.settings),
             "columns": [_column(name, self.types[name], self.bins[name], self.counts[name]) for name in self.bins],
             "pairs": [
                 {"columns": list(pair), "cells": sorted([i, j, n] for (i, j), n in cells.items())} for pair, cells in self.pairs.items()
             ],
-        }
+        }  # fmt: skip
         return json.dumps({**content, "checksum": _checksum(content)}, indent=1, ensure_ascii=False, allow_nan=False)
 
     def write(self, path: str | os.PathLike[str]) -> None:
-        """Whole or not at all."""
+        """Write the profile. A file is written whole or not at all."""
+        from ..._report.files import write_whole  # here, because `import kullback` loads this module
+
         write_whole(path, self.to_json() + "\n")
 
     def __repr__(self) -> str:

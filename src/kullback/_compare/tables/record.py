@@ -1,13 +1,13 @@
-"""What a comparison of two tables has found, as a record: to JSON, text, Markdown, HTML and a picture. Computes nothing."""
+"""The record of a comparison of two tables. It computes nothing."""
 
 from __future__ import annotations
 
-import json
-import math
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 
-from .columns import Bins, labels
+from ..._report.json import plain
+from ..._report.reported import ComparisonReportModule, ReportedComparison
+from ..._version import __version__
 from .statistics import DRAWING, Divergences, Terms, Test
 
 SCHEMA = "kullback.compare.tables/1"
@@ -43,7 +43,7 @@ class Column(NamedTuple):
 
 
 @dataclass(frozen=True, eq=False, repr=False, kw_only=True)
-class TableComparison:
+class TableComparison(ReportedComparison):
     """What `compare` returns for two tables. `str()` is the table of the command, notebooks show it as HTML.
 
     `columns` and `pairs` come the most different first, by KL(P‖Q). Figures are in `unit`, PSI always in nats.
@@ -59,10 +59,6 @@ class TableComparison:
     prior: float
     base: float
     engine: str
-
-    @property
-    def unit(self) -> str:
-        return {math.e: "nats", 2.0: "bits", 10.0: "dits"}.get(self.base, f"units of log base {self.base:g}")
 
     @property
     def drawing(self) -> str:
@@ -92,91 +88,49 @@ class TableComparison:
         )
 
     def to_dict(self) -> dict[str, Any]:
-        """As JSON can hold it, by the schema in tables.schema.json; numbers that are not finite are "inf" and "nan"."""
-        from ... import __version__
-        from ..._report.tables import conventions
+        """The record for JSON, by tables.schema.json. Numbers that are not finite are "inf" and "nan"."""
+        from .report import conventions  # which imports this module
 
         return {
-            "schema": SCHEMA,
-            "version": __version__,
-            "unit": self.unit,
-            "base": self.base,
-            "p": self.p._asdict(),
-            "q": self.q._asdict(),
+            "schema": SCHEMA, "version": __version__, "unit": self.unit, "base": self.base,
+            "p": self.p._asdict(), "q": self.q._asdict(),
             "settings": {"bins": self.bins, "levels": self.levels, "prior": self.prior, "engine": self.engine},
             "columns": [_to_dict(column) for column in self.columns],
             "pairs": [_to_dict(column) for column in self.pairs],
             "left_out": [{"name": name, "reason": reason} for name, reason in self.left_out],
             "conventions": conventions(self),
-        }
-
-    def to_json(self) -> str:
-        return json.dumps(self.to_dict(), indent=2, ensure_ascii=False, allow_nan=False)
+        }  # fmt: skip
 
     def to_text(self, *, top: int = 20) -> str:
         """As the command prints it: the `top` most different columns."""
-        from ..._report.tables import to_text
-
-        return to_text(self, top=top)
-
-    def to_html(self) -> str:
-        """One page that needs nothing else. Needs Jinja (`kullback[cli]`)."""
-        from ..._report.tables import to_html
-
-        return to_html(self)
+        return self._report().to_text(self, top=top)
 
     def to_markdown(self, *, top: int = 30) -> str:
         """For a pull request: the `top` most different columns, and pairs."""
-        from ..._report.tables import to_markdown
+        return self._report().to_markdown(self, top=top)
 
-        return to_markdown(self, top=top)
+    def _report(self) -> ComparisonReportModule:
+        from . import report
 
-    def plot(self) -> Any:
-        """The ranking and the most different columns as a Matplotlib figure."""
-        from ..._report.tables import plot
-
-        return plot(self)
+        return report
 
     def __repr__(self) -> str:
         first = f": most in {self.columns[0].name!r}, KL(P‖Q) = {self.columns[0].figures.kl_pq:.6g} {self.unit}" if self.columns else ""
         return f"<TableComparison of {len(self.columns)} columns{first}>"
 
-    def __str__(self) -> str:
-        return self.to_text()
-
-    def _repr_html_(self) -> str:
-        from ..._report.tables import to_fragment
-
-        return to_fragment(self)
-
-
-def used_labels(bins: Bins, used: Any) -> tuple[str, ...]:
-    return tuple(label for label, yes in zip(labels(bins), used) if yes)
-
 
 def _to_dict(column: Column) -> dict[str, Any]:
-    t = column.terms
+    t, test = column.terms, column.test
     return {
-        "name": column.name,
-        "kind": column.kind,
-        "type": {"p": column.type_p, "q": column.type_q},
-        **{name: _plain(value) for name, value in column.figures._asdict().items()},
-        "noise_floor": {name: _plain(value) for name, value in column.test.floor._asdict().items()},
+        "name": column.name, "kind": column.kind, "type": {"p": column.type_p, "q": column.type_q},
+        **plain(column.figures), "noise_floor": plain(test.floor),
         "test": {
-            "g": column.test.g,
-            "degrees_of_freedom": column.test.degrees,
-            "p_value": column.test.p_value,
-            "p_adjusted": column.p_adjusted,
-            "tables_drawn": column.test.drawn,
+            "g": test.g, "degrees_of_freedom": test.degrees, "p_value": test.p_value, "p_adjusted": column.p_adjusted,
+            "tables_drawn": test.drawn,
         },
         "pooled_levels": column.pooled,
         "bins": [
-            {"label": label, "p_count": a, "q_count": b, "p": float(x), "q": float(y), "kl_pq_nats": _plain(k), "psi": _plain(s)}
+            {"label": label, "p_count": a, "q_count": b, "p": float(x), "q": float(y), "kl_pq_nats": plain(k), "psi": plain(s)}
             for label, a, b, x, y, k, s in zip(column.labels, column.p, column.q, t.p, t.q, t.kl, t.psi)
         ],
-    }
-
-
-def _plain(x: Any) -> Any:
-    x = float(x)
-    return x if math.isfinite(x) else str(x)
+    }  # fmt: skip

@@ -82,7 +82,7 @@ def check_csv(file: str, side: str, delimiter: str, names: Sequence[str]) -> Non
             raise ReadError(f'{where} {here} goes on after a closing quote: a quote inside quotes is doubled, ""') from None
 
 
-class _Row(dict[str, Any]):
+class _JsonObject(dict[str, Any]):
     """An object of JSON, and which name it has twice."""
 
     twice: str | None = None
@@ -94,8 +94,8 @@ class _Row(dict[str, Any]):
             self.twice = next(name for name in names if names.count(name) > 1)
 
 
-_decoded = json.JSONDecoder(object_pairs_hook=_Row).decode
-_KINDS = {bool: "true or false", int: "numbers", float: "numbers", str: "texts", list: "lists", _Row: "objects"}
+_decoded = json.JSONDecoder(object_pairs_hook=_JsonObject).decode
+_KINDS = {bool: "true or false", int: "numbers", float: "numbers", str: "texts", list: "lists", _JsonObject: "objects"}
 
 
 def check_json_lines(files: Sequence[str], side: str, name: str) -> None:
@@ -132,7 +132,7 @@ def _json_row(line: str, where: str) -> dict[str, Any]:
         raise ReadError(f"{where} holds text that is not Unicode (half a surrogate pair)") from None
     except (ValueError, RecursionError):
         raise ReadError(f'{where} is not JSON; each line is an object, such as {{"x": 1.5}}') from None
-    if not isinstance(row, _Row):
+    if not isinstance(row, _JsonObject):
         raise ReadError(f'{where} is no object: give each row as one, such as {{"x": 1.5}}')
     if row.twice is not None:
         raise ReadError(f"{where} has the name {row.twice!r} twice")

@@ -14,7 +14,7 @@ from ..columns import Bins, Type
 Pair = tuple[str, str]
 
 
-class Counts(NamedTuple):
+class BinCounts(NamedTuple):
     """Rows, counts per column in the order of its bins, and per pair the cells that are not empty."""
 
     rows: int
@@ -29,6 +29,6 @@ class Table(Protocol):
 
     def edges(self, names: Sequence[str], *, bins: int, levels: int, step: Callable[[str], None]) -> dict[str, Bins]: ...
 
-    def counts(self, bins: Mapping[str, Bins], pairs: Sequence[Pair], *, step: Callable[[str], None]) -> Counts: ...
+    def counts(self, bins: Mapping[str, Bins], pairs: Sequence[Pair], *, step: Callable[[str], None]) -> BinCounts: ...
 
     def close(self) -> None: ...

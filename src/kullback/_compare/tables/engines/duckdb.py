@@ -35,7 +35,7 @@ from ..quantiles import SAMPLE, Bracket, order_statistics
 from ..sources import Source, csv_header, must_have, named
 from ..text_files import check_csv, check_json_lines
 from ..text_types import MISSING_NUMBERS, NUMBERS, OTHERS, TIMES, TextType
-from . import Counts, Pair
+from . import BinCounts, Pair
 from .arrow import Values, to_arrow
 
 _AT_ONCE = 400  # aggregates in one query
@@ -350,7 +350,7 @@ class DuckTable:
         distinct = rows[0][2] if rows else 0
         return Bins("identifier") if is_identifier(present, distinct) else level_bins([row[:2] for row in rows], distinct, levels=levels)
 
-    def counts(self, bins: Mapping[str, Bins], pairs: Sequence[Pair], *, step: Callable[[str], None]) -> Counts:
+    def counts(self, bins: Mapping[str, Bins], pairs: Sequence[Pair], *, step: Callable[[str], None]) -> BinCounts:
         """The second pass."""
         with _spoken(self._source, self._side):
             aggregates: list[str] = []
@@ -377,7 +377,7 @@ class DuckTable:
             for pair in pairs:
                 step(":".join(pair))
                 joint[pair] = self._pair(pair, bins)
-            return Counts(self._rows, found, joint)
+            return BinCounts(self._rows, found, joint)
 
     def _conditions(self, name: str, of: Bins) -> list[tuple[str, list[Any]]]:
         x = self._value(name)

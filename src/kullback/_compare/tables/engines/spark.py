@@ -30,7 +30,7 @@ from ..quantiles import SAMPLE, Bracket, order_statistics
 from ..sources import Source, csv_header, must_have, named
 from ..text_files import check_csv, check_json_lines
 from ..text_types import MISSING_NUMBERS, NUMBERS, OTHERS, TIMES, TextType
-from . import Counts, Pair
+from . import BinCounts, Pair
 from .arrow import Values, for_spark, to_arrow
 from .spark_session import spoken, started
 
@@ -320,7 +320,7 @@ class SparkTable:
             return Bins("identifier")
         return level_bins([(row[0], row[1]) for row in most], distinct, levels=levels)
 
-    def counts(self, bins: Mapping[str, Bins], pairs: Sequence[Pair], *, step: Callable[[str], None]) -> Counts:
+    def counts(self, bins: Mapping[str, Bins], pairs: Sequence[Pair], *, step: Callable[[str], None]) -> BinCounts:
         """The second pass: one job of sums over every column, and one for each pair."""
         with spoken(self._source, self._side):
             conditions = {name: self._conditions(name, of) for name, of in bins.items()}
@@ -341,7 +341,7 @@ class SparkTable:
             for pair in pairs:
                 step(":".join(pair))
                 joint[pair] = self._pair(pair, bins)
-            return Counts(self._rows, found, joint)
+            return BinCounts(self._rows, found, joint)
 
     def _conditions(self, name: str, of: Bins) -> list[Any]:
         x = self._value(name)

@@ -1,17 +1,18 @@
-"""A comparison of two tables as text, Markdown, a page and a picture. Lays out; the figures are the record's."""
+"""The report of a comparison of tables, in each output. The record has the figures."""
 
 from __future__ import annotations
 
 import math
 from html import escape
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
-from .axes import number, pyplot
-from .text import width
-from .words import markdown, paragraph, printable
-
-if TYPE_CHECKING:
-    from .._compare.tables.record import Column, TableComparison
+from ..._report import html, markdown, text
+from ..._report.cells import number, percent, printable, shortened
+from ..._report.page import render, sortable
+from ..._report.plot import literal, pyplot
+from ..._report.sheet import Grid
+from ..._report.text import paragraph
+from .record import Column, TableComparison
 
 _HEADERS = ("column", "kind", "KL(P‖Q)", "KL(Q‖P)", "JS", "PSI", "noise floor", "p, adjusted")
 _BIN_HEADERS = ("P", "Q", "share of P", "share of Q", "p·ln(p/q)", "adds to PSI")
@@ -42,7 +43,7 @@ def headline(c: TableComparison) -> str:
     verb = "differs" if len(changed) == 1 and not c.pairs else "differ"
     return (
         f"{' and '.join(counts)} {verb} beyond chance (adjusted p < 0.01); the most different is "
-        f"{_short(first.name)!r}, with KL(P‖Q) = {number(first.figures.kl_pq)} {c.unit}{times}."
+        f"{shortened(first.name, _CUT)!r}, with KL(P‖Q) = {number(first.figures.kl_pq)} {c.unit}{times}."
     )
 
 
@@ -70,39 +71,36 @@ def conventions(c: TableComparison) -> list[str]:
     ]
 
 
-def _short(name: str, most: int = _CUT) -> str:
-    name = printable(name)
-    return name if len(name) <= most else name[: most - 1] + "…"
-
-
 def p_text(p: float) -> str:
     return "< 1e-300" if p < 1e-300 else f"{p:.3f}" if p >= 0.001 else f"{p:.1e}"
 
 
 def _cells(column: Column, most: int = _CUT) -> list[str]:
     f = column.figures
-    return [_short(column.name, most), column.kind, *(number(x) for x in f), number(column.test.floor.kl_pq, 2), p_text(column.p_adjusted)]
-
-
-def _grid(rows: list[list[str]], left: int = 2) -> list[str]:
-    widths = [max(width(row[i]) for row in rows) for i in range(len(rows[0]))]
-    lines = []
-    for row in rows:
-        pads = [" " * (w - width(cell)) for cell, w in zip(row, widths)]
-        lines.append("  ".join(cell + pad if i < left else pad + cell for i, (cell, pad) in enumerate(zip(row, pads))).rstrip())
-    return [lines[0], "-" * (sum(widths) + 2 * (len(widths) - 1)), *lines[1:]]
+    return [
+        shortened(column.name, most),
+        column.kind,
+        *(number(x) for x in f),
+        number(column.test.floor.kl_pq, 2),
+        p_text(column.p_adjusted),
+    ]
 
 
 def _marked(column: Column) -> str:
     return "*" if column.p_adjusted < 0.01 else ""
 
 
+def _sides(c: TableComparison) -> list[tuple[str, str]]:
+    return [(letter, f"{printable(side.name)}, {side.rows:,} rows") for letter, side in (("P", c.p), ("Q", c.q))]
+
+
 def to_text(c: TableComparison, *, top: int = 20) -> str:
-    lines = [f"P  {printable(c.p.name)}, {c.p.rows:,} rows", f"Q  {printable(c.q.name)}, {c.q.rows:,} rows", "", paragraph(headline(c)), ""]
+    lines = [*(f"{letter}  {what}" for letter, what in _sides(c)), "", paragraph(headline(c)), ""]
     for columns, title in ((c.columns, "columns"), (c.pairs, "pairs")):
         if not columns:
             continue
-        lines += _grid([[*_HEADERS, ""], *([*_cells(column), _marked(column)] for column in columns[:top])])
+        rows = [[*_cells(column), _marked(column)] for column in columns[:top]]
+        lines += text.grid(Grid((*_HEADERS, ""), rows, left=2))
         if len(columns) > top:
             lines.append(f"... and {len(columns) - top:,} more {title}, with smaller KL(P‖Q)")
         lines.append("")
@@ -118,76 +116,49 @@ def to_text(c: TableComparison, *, top: int = 20) -> str:
 
 def to_markdown(c: TableComparison, *, top: int = 30) -> str:
     """A table GitHub shows; names cannot become markup."""
-    lines = [f"**{markdown(headline(c))}**", ""]
-    lines += [
-        f"P: {markdown(c.p.name)}, {c.p.rows:,} rows. Q: {markdown(c.q.name)}, {c.q.rows:,} rows. In {c.unit}; PSI in nats.",
-        "",
-    ]
-    lines += [f"| {' | '.join(_HEADERS)} |", "|---|---|" + "---:|" * 6]
+    p, q = (f"{markdown.escaped(side.name)}, {side.rows:,} rows" for side in (c.p, c.q))
+    lines = [f"**{markdown.escaped(headline(c))}**", "", f"P: {p}. Q: {q}. In {c.unit}; PSI in nats.", ""]
     every = [*c.columns[:top], *c.pairs[:top]]
-    for column in every:
-        cells = [markdown(cell) for cell in _cells(column)]
-        bold = "**" if _marked(column) else ""
-        lines.append(f"| {bold}{cells[0]}{bold} | {' | '.join(cells[1:])} |")
+    changed = {i for i, column in enumerate(every) if _marked(column)}
+    lines += markdown.table(Grid(_HEADERS, list(map(_cells, every)), left=2), space="", bold=changed)
     hidden = len(c.columns) + len(c.pairs) - len(every)
     if hidden:
         lines += ["", f"… and {hidden:,} more, with smaller KL(P‖Q)."]
-    lines += [
-        "",
-        "<details><summary>Conventions</summary>",
-        "",
-        *(f"- {markdown(line)}" for line in conventions(c)),
-        "",
-        "</details>",
-        "",
-    ]
-    lines += [f"- left out: {markdown(name)} ({markdown(reason)})" for name, reason in c.left_out]
+    lines += ["", *markdown.details("Conventions", *(f"- {markdown.escaped(line)}" for line in conventions(c)))]
+    lines += [f"- left out: {markdown.escaped(name)} ({markdown.escaped(reason)})" for name, reason in c.left_out]
     return "\n".join(lines)
 
 
 def to_fragment(c: TableComparison, *, top: int = 30) -> str:
-    """For a notebook: one <div>, inline styles, every text escaped."""
-    style = "text-align:{};padding:.1em .6em;white-space:nowrap"
-
-    def row(cells: list[str], tag: str) -> str:
-        return "".join(
-            f'<{tag} style="{style.format("left" if i < 2 else "right")}">{escape(cell)}</{tag}>' for i, cell in enumerate(cells)
-        )
-
+    """For a notebook."""
     every = [*c.columns[:top], *c.pairs[:top]]
-    body = "".join(f"<tr{' style=font-weight:bold' if _marked(column) else ''}>{row(_cells(column), 'td')}</tr>" for column in every)
+    body = "".join(
+        f"<tr{' style=font-weight:bold' if _marked(column) else ''}>{html.cells(_cells(column), left=2)}</tr>" for column in every
+    )
     hidden = len(c.columns) + len(c.pairs) - len(every)
-    more = f"<div>… and {hidden:,} more.</div>" if hidden else ""
-    return (
-        '<div style="color:inherit;background:transparent;font-variant-numeric:tabular-nums">'
-        f"<div><b>{escape(headline(c))}</b></div><table style='border-collapse:collapse;margin:.6em 0'>"
-        f"<thead><tr>{row(list(_HEADERS), 'th')}</tr></thead>"
-        f"<tbody>{body}</tbody></table>{more}<div style='opacity:.75;font-size:90%'>In {escape(c.unit)}; bold: beyond chance. "
-        "<code>.to_html()</code> is the whole report.</div></div>"
+    return html.fragment(
+        headline(c),
+        f"<table style='{html.TABLE}'><thead><tr>{html.cells(_HEADERS, 'th', left=2)}</tr></thead><tbody>{body}</tbody></table>",
+        f"<div>… and {hidden:,} more.</div>" if hidden else "",
+        f"<div style='{html.NOTE}'>In {escape(c.unit)}; bold: beyond chance. <code>.to_html()</code> is the whole report.</div>",
     )
 
 
 def to_html(c: TableComparison) -> str:
-    from .page import render
-
     every = [*c.columns, *c.pairs]
     ranked = sorted(every, key=lambda column: -column.figures.kl_pq)
     href = {id(column): f"#c{i}" for i, column in enumerate(ranked[:_IN_DETAIL])}
     return render(
         "tables.html",
-        title=f"{_short(c.q.name)} against {_short(c.p.name)}",
-        headline=headline(c),
-        sides=[("P", f"{printable(c.p.name)}, {c.p.rows:,} rows"), ("Q", f"{printable(c.q.name)}, {c.q.rows:,} rows")],
-        cards=_cards(c, ranked),
-        bars_rows=_ranking(ranked[:_BARS], href),
+        title=f"{shortened(c.q.name, _CUT)} against {shortened(c.p.name, _CUT)}",
+        headline=headline(c), sides=_sides(c), cards=_cards(c, ranked), bars_rows=_ranking(ranked[:_BARS], href),
         columns=[{"title": title, "number": i > 1, "help": _HELP.get(title, "")} for i, title in enumerate((*_HEADERS, "× floor"))],
         rows=[_row(column, href.get(id(column))) for column in ranked],
         details=[_detail(column, i, c.unit) for i, column in enumerate(ranked[:_IN_DETAIL])],
-        hidden=max(0, len(ranked) - _IN_DETAIL),
-        unit=c.unit,
+        hidden=max(0, len(ranked) - _IN_DETAIL), unit=c.unit,
         left_out=[(printable(name), printable(reason)) for name, reason in c.left_out],
         conventions=[printable(line) for line in conventions(c)],
-    )
+    )  # fmt: skip
 
 
 _HELP = {
@@ -202,7 +173,7 @@ def _cards(c: TableComparison, ranked: list[Column]) -> list[tuple[str, str, str
     first = ranked[0]
     return [
         ("Beyond chance", f"{len(c.changed)} of {len(ranked)}", "adjusted p < 0.01"),
-        ("Largest KL(P‖Q)", number(first.figures.kl_pq), f"{c.unit}, {_short(first.name, 24)}"),
+        ("Largest KL(P‖Q)", number(first.figures.kl_pq), f"{c.unit}, {shortened(first.name, 24)}"),
         ("Its noise floor", number(first.test.floor.kl_pq, 2), c.unit),
         ("Rows", f"{c.p.rows:,}", f"against {c.q.rows:,}"),
     ]
@@ -227,13 +198,13 @@ def _row(column: Column, href: str | None) -> list[Any]:
     times = column.figures.kl_pq / floor if 0 < floor < math.inf else math.nan
     values = [*column.figures, floor, column.p_adjusted, times]
     texts = [*_cells(column)[2:], number(times, 3)]
-    name: dict[str, Any] = {"text": printable(column.name), "sort": printable(column.name)}
+    name = sortable(printable(column.name), printable(column.name))
     if href:
         name["href"] = href
-    return [name, column.kind, *({"text": text, "sort": _sortable(x)} for text, x in zip(texts, values))]
+    return [name, column.kind, *(sortable(words, _key(x)) for words, x in zip(texts, values))]
 
 
-def _sortable(x: float) -> str:
+def _key(x: float) -> str:
     return "" if math.isnan(x) else repr(float(x))
 
 
@@ -246,54 +217,41 @@ def _detail(column: Column, i: int, unit: str) -> dict[str, Any]:
     shares, added = [], []
     for j, label in enumerate(column.labels):
         for k, (side, share, count) in enumerate((("p", t.p[j], column.p[j]), ("q", t.q[j], column.q[j]))):
-            title = f"{printable(label)}: {side.upper()} {_percent(share)} ({count:,})"
+            title = f"{printable(label)}: {side.upper()} {percent(share, '.3g')} ({count:,})"
             left, wide = j * step + step * (0.08 + 0.42 * k), step * 0.42
             shares.append({"left": _r(left), "width": _r(wide), "height": _r(100 * float(share) / top), "title": title, "side": side})
         height = 100.0 if math.isinf(parts[j]) else 100 * parts[j] / largest
         added.append({"left": _r(j * step + 0.08 * step), "width": _r(0.84 * step), "height": _r(height),
                       "title": f"{printable(label)} adds {number(parts[j])} to the PSI"})  # fmt: skip
     every = max(1, math.ceil(n / 4))
-    ticks = [
-        {"at": _r((j + 0.5) * step), "text": _short(label, 12)} for j, label in enumerate(column.labels) if j % every == 0 and j < 0.87 * n
-    ]
-    f, floor = column.figures, column.test.floor
+    named = [j for j in range(0, n, every) if j < 0.87 * n]
+    ticks = [{"at": _r((j + 0.5) * step), "text": shortened(column.labels[j], 12)} for j in named]
     pooled = f" {column.pooled:,} rarer levels of P are pooled." if column.pooled else ""
-    types = (
-        ""
-        if column.kind == "pair"
-        else f" {column.type_p}"
-        if column.type_p == column.type_q
-        else f" {column.type_p} in P, {column.type_q} in Q"
-    )
+    types = column.type_p if column.type_p == column.type_q else f"{column.type_p} in P, {column.type_q} in Q"
+    kind = column.kind if column.kind == "pair" else f"{column.kind} {types}"
     return {
-        "id": f"c{i}",
-        "name": printable(column.name),
-        "about": f"{column.kind}{types}; {n} bins.{pooled}",
+        "id": f"c{i}", "name": printable(column.name), "about": f"{kind}; {n} bins.{pooled}",
         "figures": [
-            ("KL(P‖Q)", number(f.kl_pq), f"{unit}; noise floor {number(floor.kl_pq, 2)}"),
-            ("KL(Q‖P)", number(f.kl_qp), f"{unit}; noise floor {number(floor.kl_qp, 2)}"),
-            ("JS", number(f.js), f"{unit}; noise floor {number(floor.js, 2)}"),
-            ("PSI", number(f.psi), f"noise floor {number(floor.psi, 2)}"),
+            *((name, number(x), f"{'' if name == 'PSI' else f'{unit}; '}noise floor {number(chance, 2)}")
+              for name, x, chance in zip(_HEADERS[2:6], column.figures, column.test.floor)),
             ("p, no drift at all", p_text(column.p_value), f"adjusted {p_text(column.p_adjusted)}; by {_by(column)}"),
         ],
-        "shares": shares,
-        "added": added,
-        "ticks": ticks,
-        "yticks": [{"at": 0, "text": "0"}, {"at": 100, "text": _percent(top)}],
+        "shares": shares, "added": added, "ticks": ticks,
+        "yticks": [{"at": 0, "text": "0"}, {"at": 100, "text": percent(top, ".3g")}],
         "added_ticks": [{"at": 0, "text": "0"}, {"at": 100, "text": "inf" if any(map(math.isinf, parts)) else number(largest, 2)}],
         "columns": [{"title": "bin"}, *({"title": title, "number": True} for title in _BIN_HEADERS)],
         "rows": [
-            [{"text": printable(label), "sort": f"{j}"}]
-            + [{"text": f"{x:,}", "sort": str(x)} for x in (column.p[j], column.q[j])]
-            + [{"text": _percent(x), "sort": _sortable(x)} for x in (t.p[j], t.q[j])]
-            + [{"text": number(float(x)), "sort": _sortable(x)} for x in (t.kl[j], t.psi[j])]
+            [sortable(printable(label), f"{j}")]
+            + [sortable(f"{x:,}", str(x)) for x in (column.p[j], column.q[j])]
+            + [sortable(percent(x, ".3g"), _key(x)) for x in (t.p[j], t.q[j])]
+            + [sortable(number(float(x)), _key(x)) for x in (t.kl[j], t.psi[j])]
             for j, label in enumerate(column.labels)
         ],
     }  # fmt: skip
 
 
 def _by(column: Column) -> str:
-    """What the p-value comes from. That of a pair may be its columns', and so smaller than drawn tables can say."""
+    """The source of the p-value. A pair may have the p-value of its columns, which drawn tables cannot reach."""
     test = column.test
     if not test.drawn:
         return f"χ² with {test.degrees} degree{'s' * (test.degrees != 1)} of freedom"
@@ -305,10 +263,6 @@ def _by(column: Column) -> str:
 
 def _r(x: float) -> float:
     return round(float(x), 3)
-
-
-def _percent(share: float) -> str:
-    return f"{100 * float(share):.3g}%"
 
 
 def plot(c: TableComparison) -> Any:
@@ -324,7 +278,7 @@ def plot(c: TableComparison) -> Any:
     ranking.scatter(
         [column.test.floor.kl_pq for column in shown], range(len(shown)), color="black", marker="|", s=120, zorder=3, label="noise floor"
     )
-    ranking.set_yticks(range(len(shown)), [_plain_text(_short(column.name, 24)) for column in shown])
+    ranking.set_yticks(range(len(shown)), [literal(shortened(column.name, 24)) for column in shown])
     ranking.set_xlabel(f"KL(P‖Q), {c.unit}")
     ranking.legend(frameon=False)
     for axis, column in zip(others, ranked):
@@ -332,13 +286,8 @@ def plot(c: TableComparison) -> Any:
         axis.bar([i - 0.2 for i in at], column.terms.p, 0.4, label="P")
         axis.bar([i + 0.2 for i in at], column.terms.q, 0.4, label="Q")
         every = max(1, math.ceil(len(column.labels) / 12))
-        names = [_plain_text(_short(label, 18)) for label in column.labels]
+        names = [literal(shortened(label, 18)) for label in column.labels]
         axis.set_xticks(list(at)[::every], names[::every], rotation=60, ha="right", fontsize=7)
-        axis.set_title(_plain_text(_short(column.name, 30)))
+        axis.set_title(literal(shortened(column.name, 30)))
         axis.legend(frameon=False)
     return figure
-
-
-def _plain_text(text: str) -> str:
-    """A dollar sign would begin mathematics."""
-    return text.replace("$", r"\$")

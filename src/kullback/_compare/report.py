@@ -1,24 +1,23 @@
-"""A comparison of two models' outputs as text, Markdown, a page and a picture. Lays out; the figures are the record's."""
+"""The report of a comparison of models, in each output. The record has the figures."""
 
 from __future__ import annotations
 
 import math
 from html import escape
 from itertools import accumulate
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
-from .axes import Linear, Logarithmic, number, pyplot
-from .words import markdown, paragraph, printable
-
-if TYPE_CHECKING:
-    from .._compare.record import ModelComparison
+from .._report import html, markdown, text
+from .._report.axes import Linear, Logarithmic
+from .._report.cells import number, percent, printable
+from .._report.page import render, sortable
+from .._report.plot import pyplot
+from .._report.sheet import Grid
+from .._report.text import paragraph
+from .record import ModelComparison
 
 _COLUMNS = (("KL(P‖Q)", "kl_pq"), ("KL(Q‖P)", "kl_qp"), ("JS", "js"), ("Δp", "delta_p"))
 _BINS = 40
-
-
-def _percent(x: float, digits: int = 2) -> str:
-    return "-" if math.isnan(x) else f"{100 * x:.{digits}f}%"
 
 
 def _points(x: float) -> str:
@@ -34,8 +33,8 @@ def _error(error: float, unit: str) -> str:
     return unit if math.isnan(error) else f"± {number(error, 2)} {unit}"
 
 
-def statistics(c: ModelComparison) -> tuple[list[str], list[list[str]]]:
-    """Headers and rows: mean, its error, and the percentiles from the top down."""
+def statistics(c: ModelComparison) -> Grid:
+    """The mean, its error, and the percentiles from the top down."""
     rows = []
     names = ["mean", "± s.e.", "maximum", *c.kl_pq.percentiles, "minimum"]
     for name in names:
@@ -47,20 +46,20 @@ def statistics(c: ModelComparison) -> tuple[list[str], list[list[str]]]:
             x = s.percentiles[name] if x is None else x
             cells.append((_points(x).lstrip("+") if name == "± s.e." else _points(x)) if key == "delta_p" else number(x, 5))
         rows.append(cells)
-    return ["", *(title for title, _ in _COLUMNS)], rows
+    return Grid(["", *(title for title, _ in _COLUMNS)], rows)
 
 
 def headline(c: ModelComparison) -> str:
     mean = _with_error(c.kl_pq.mean, c.kl_pq.standard_error)
     return (
         f"KL(P‖Q) is {mean} {c.unit} on average over {c.rows:,} row{'s' * (c.rows != 1)}; "
-        f"the likeliest category is the same in {_percent(c.same_top.value)}."
+        f"the likeliest category is the same in {percent(c.same_top.value)}."
     )
 
 
 def facts(c: ModelComparison) -> list[tuple[str, str]]:
-    """What is said once, not a row."""
-    found = [("same top", f"{_percent(c.same_top.value)} ± {_percent(c.same_top.standard_error)}"), ("RMS Δp", _percent(c.rms_delta_p, 3))]
+    """Figures of the whole, as names and words."""
+    found = [("same top", f"{percent(c.same_top.value)} ± {percent(c.same_top.standard_error)}"), ("RMS Δp", percent(c.rms_delta_p, ".3f"))]
     if c.perplexity is not None:
         x = c.perplexity
         found += [
@@ -103,52 +102,32 @@ def _sides(c: ModelComparison) -> list[tuple[str, str]]:
     return found
 
 
-def _worst(c: ModelComparison) -> tuple[list[str], list[list[str]]]:
+def _worst(c: ModelComparison, top: int | None = None) -> Grid:
+    tops = ("top of P", "top of Q") if c.tokens_known else ("top of Q",)
     what = "token" if c.tokens_known else "top of P"
-    headers = ["row", "KL(P‖Q)", "KL(Q‖P)", "JS", what, "p", "q", "Δp", "top of P", "top of Q"]
-    if not c.tokens_known:
-        headers.pop(-2)
-    rows = []
-    for w in c.worst:
-        cells = [
-            f"{w.row:,}",
-            number(w.kl_pq),
-            number(w.kl_qp),
-            number(w.js),
-            str(w.token),
-            number(w.p, 3),
-            number(w.q, 3),
-            _points(w.q - w.p),
-        ]
-        rows.append([*cells, *([str(w.top_p)] if c.tokens_known else []), str(w.top_q)])
-    return headers, rows
-
-
-def _grid(headers: list[str], rows: list[list[str]]) -> list[str]:
-    widths = [max(len(row[i]) for row in (headers, *rows)) for i in range(len(headers))]
-    lines = [
-        "  ".join(cell.rjust(w) if i else cell.ljust(w) for i, (cell, w) in enumerate(zip(row, widths))).rstrip()
-        for row in (headers, *rows)
-    ]
-    return [lines[0], "-" * (sum(widths) + 2 * (len(widths) - 1)), *lines[1:]]
+    rows = [
+        [f"{w.row:,}", number(w.kl_pq), number(w.kl_qp), number(w.js), str(w.token), number(w.p, 3), number(w.q, 3),
+         _points(w.q - w.p), *map(str, (w.top_p, w.top_q)[-len(tops) :])]
+        for w in c.worst[:top]
+    ]  # fmt: skip
+    return Grid(["row", "KL(P‖Q)", "KL(Q‖P)", "JS", what, "p", "q", "Δp", *tops], rows)
 
 
 def to_text(c: ModelComparison, *, top: int = 5) -> str:
     """As the command prints it, with the `top` worst rows."""
     found = facts(c)
     width = max(len(name) for name, _ in found)
-    headers, rows = _worst(c)
     return "\n".join(
         [
             *(f"{letter}  {what}" for letter, what in _sides(c)),
             f"{c.rows:,} rows of {c.categories:,} categories, in {c.unit}",
             "",
-            *_grid(*statistics(c)),
+            *text.grid(statistics(c)),
             "",
             *(f"{name:{width}}  {value}" for name, value in found),
             "",
             "Worst rows, by KL(P‖Q)",
-            *_grid(headers, rows[:top]),
+            *text.grid(_worst(c, top)),
             "",
             paragraph(headline(c)),
             *(paragraph(f"Note: {printable(note)}") for note in c.notes),
@@ -158,51 +137,33 @@ def to_text(c: ModelComparison, *, top: int = 5) -> str:
     )
 
 
-def _markdown_table(headers: list[str], rows: list[list[str]]) -> list[str]:
-    rule = "|" + "|".join([" --- ", *(" ---: " for _ in headers[1:])]) + "|"
-    return ["| " + " | ".join(map(markdown, headers)) + " |", rule, *("| " + " | ".join(map(markdown, row)) + " |" for row in rows)]
-
-
 def to_markdown(c: ModelComparison, *, top: int = 20) -> str:
-    headers, rows = statistics(c)
-    worst_headers, worst = _worst(c)
-    kept = [row for row in rows if row[0] in ("mean", "± s.e.", "maximum", "99%", "90%", "median")]
+    found = statistics(c)
+    kept = [row for row in found.rows if row[0] in ("mean", "± s.e.", "maximum", "99%", "90%", "median")]
     lines = [
-        f"**{markdown(headline(c))}**",
+        f"**{markdown.escaped(headline(c))}**",
         "",
-        *_markdown_table(headers, kept),
+        *markdown.table(Grid(found.headers, kept)),
         "",
-        *_markdown_table(["", ""], [list(fact) for fact in facts(c)]),
+        *markdown.table(Grid(["", ""], facts(c))),
         "",
     ]
-    lines += ["<details><summary>Worst rows, and conventions</summary>", "", *_markdown_table(worst_headers, worst[:top]), ""]
-    lines += [
-        *(f"- {letter}: {markdown(what)}" for letter, what in _sides(c)),
-        *(f"- {markdown(line)}" for line in (*c.notes, *conventions(c))),
-    ]
-    return "\n".join([*lines, "", "</details>", ""])
+    sides = (f"- {letter}: {markdown.escaped(what)}" for letter, what in _sides(c))
+    remarks = (f"- {markdown.escaped(line)}" for line in (*c.notes, *conventions(c)))
+    lines += markdown.details("Worst rows, and conventions", *markdown.table(_worst(c, top)), "", *sides, *remarks)
+    return "\n".join(lines)
 
 
 def to_fragment(c: ModelComparison) -> str:
-    """For a notebook: a div, inline styles, every text escaped."""
-    headers, rows = statistics(c)
-
-    def line(cells: list[str], tag: str) -> str:
-        return "<tr>" + "".join(
-            f'<{tag} style="text-align:{"right" if i else "left"};padding:.1em .6em;white-space:nowrap">{escape(cell)}</{tag}>'
-            for i, cell in enumerate(cells)
-        ) + "</tr>"  # fmt: skip
-
-    body = "".join(line(row, "td") for row in rows)
-    others = "".join(line(list(fact), "td") for fact in facts(c))
-    sides = "".join(f"<div>{letter}: {escape(what)}</div>" for letter, what in _sides(c))
-    style = "border-collapse:collapse;margin:.6em 0"
-    return (
-        '<div style="color:inherit;background:transparent;font-variant-numeric:tabular-nums">'
-        f"<div><b>{escape(headline(c))}</b></div>{sides}"
-        f'<table style="{style}"><thead>{line(headers, "th")}</thead><tbody>{body}</tbody></table>'
-        f'<table style="{style}"><tbody>{others}</tbody></table>'
-        f'<div style="opacity:.75;font-size:90%">{"<br>".join(map(escape, (*c.notes, *conventions(c))))}</div></div>'
+    """For a notebook."""
+    found = statistics(c)
+    remarks = "<br>".join(map(escape, (*c.notes, *conventions(c))))
+    return html.fragment(
+        headline(c),
+        *(f"<div>{letter}: {escape(what)}</div>" for letter, what in _sides(c)),
+        html.table((f"<tr>{html.cells(row)}</tr>" for row in found.rows), html.cells(found.headers, "th")),
+        html.table(f"<tr>{html.cells(fact)}</tr>" for fact in facts(c)),
+        f'<div style="{html.NOTE}">{remarks}</div>',
     )
 
 
@@ -248,24 +209,22 @@ def distribution(c: ModelComparison) -> dict[str, Any] | None:
 
 
 def to_html(c: ModelComparison) -> str:
-    from .page import render
-
     bins = [
         {"p": round(100 * b.p, 3), "q": round(100 * b.q, 3), "low": round(100 * max(0.0, b.q - b.rms_delta), 3),
          "high": round(100 * min(1.0, b.q + b.rms_delta), 3),
-         "title": f"{b.rows:,} rows, p {b.low:.1f} to {b.high:.1f}: mean p {number(b.p)}, q {number(b.q)}, RMS {_percent(b.rms_delta)}"}
+         "title": f"{b.rows:,} rows, p {b.low:.1f} to {b.high:.1f}: mean p {number(b.p)}, q {number(b.q)}, RMS {percent(b.rms_delta)}"}
         for b in c.calibration
     ]  # fmt: skip
-    headers, worst = _worst(c)
+    worst = _worst(c)
     raw = [[w.row, w.kl_pq, w.kl_qp, w.js, w.token, w.p, w.q, w.q - w.p, *([w.top_p] if c.tokens_known else []), w.top_q] for w in c.worst]
-    rows = [[{"text": text, "sort": sort} for text, sort in zip(cells, sorts)] for cells, sorts in zip(worst, raw)]
+    rows = [list(map(sortable, *row)) for row in zip(worst.rows, raw)]
     cards = [
         ("Mean KL(P‖Q)", number(c.kl_pq.mean), _error(c.kl_pq.standard_error, c.unit)),
         ("Median", number(c.kl_pq.median), c.unit),
         ("99% are below", number(c.kl_pq.percentiles["99"]), c.unit),
         ("Mean KL(Q‖P)", number(c.kl_qp.mean), _error(c.kl_qp.standard_error, c.unit)),
         ("Mean JS", number(c.js.mean), _error(c.js.standard_error, c.unit)),
-        ("Same top", _percent(c.same_top.value, 1), f"± {_percent(c.same_top.standard_error, 1)}"),
+        ("Same top", percent(c.same_top.value, ".1f"), f"± {percent(c.same_top.standard_error, '.1f')}"),
     ]
     if c.perplexity is not None:
         x = c.perplexity
@@ -276,8 +235,8 @@ def to_html(c: ModelComparison) -> str:
         "models.html",
         title=f"{printable(c.p.name)} ‖ {printable(c.q.name)}",
         headline=headline(c), sides=_sides(c), size=f"{c.rows:,} rows of {c.categories:,} categories, in {c.unit}", cards=cards,
-        distribution=distribution(c), statistics=statistics(c), facts=facts(c), bins=bins, token=headers[4],
-        columns=[{"title": title, "number": True} for title in headers], rows=rows, notes=[printable(n) for n in c.notes],
+        distribution=distribution(c), statistics=statistics(c), facts=facts(c), bins=bins, token=worst.headers[4],
+        columns=[{"title": title, "number": True} for title in worst.headers], rows=rows, notes=[printable(n) for n in c.notes],
         conventions=conventions(c), percents=[{"at": x, "text": f"{x / 100:g}"} for x in (0, 20, 40, 60, 80, 100)],
     )  # fmt: skip
 

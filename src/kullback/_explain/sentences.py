@@ -3,53 +3,16 @@
 from __future__ import annotations
 
 import math
-import re
-import textwrap
-from typing import TYPE_CHECKING
 
 import numpy as np
 
-if TYPE_CHECKING:
-    from .._explain import Explanation, Floats
+from .._report.cells import percent, printable
+from .record import Explanation, Floats
 
 
-def printable(label: str) -> str:
-    """A label that cannot move the cursor or break a line: control characters as escapes."""
-    return "".join(c if c.isprintable() else c.encode("unicode_escape", "backslashreplace").decode() for c in label)
-
-
-# Words, without what would end a code span; and what is left of Markdown between them.
-_WORDS = re.compile(r"""[^\s'"(),;<>|`\\]+|[<>|`\\]""")
-# In words that GitHub makes links of, and tells people about: @names and addresses, #1, GH-1, commits.
-_LIVE = re.compile(r"@|://|www\.|#\d|\bGH-\d|\b[0-9a-f]{7,40}\b", re.IGNORECASE)
-_NUMBER = re.compile(r"[-+±]?\d+(\.\d*(e[-+]?\d+)?|e[-+]\d+)?[.:%]*")
-_MARKUP = re.compile(r"[\\`*_{}\[\]#|<>~$&]")
-
-
-def markdown(text: str) -> str:
-    """Text in Markdown, also in a cell of a table, that is nothing but itself; what would become a link is code, which escapes are not."""
-
-    def escape(found: re.Match[str]) -> str:
-        return "&lt;" if found[0] == "<" else f"\\{found[0]}"
-
-    def inert(found: re.Match[str]) -> str:
-        live = _LIVE.search(found[0]) and not _NUMBER.fullmatch(found[0])
-        return f"`{found[0]}`" if live else _MARKUP.sub(escape, found[0])
-
-    return _WORDS.sub(inert, printable(text))
-
-
-def paragraph(text: str, begin: str = "") -> str:
-    """Lines of at most 100 characters, those after the first below what `begin` precedes."""
-    return textwrap.fill(
-        text, 100, initial_indent=begin, subsequent_indent=" " * len(begin), break_long_words=False, break_on_hyphens=False
-    )
-
-
-def percent(share: float) -> str:
-    """At least two digits, whatever the size."""
-    size = abs(share)
-    return f"{100 * share:.0f}%" if 0.1 <= size < 100 or share == 0 else f"{100 * share:.2g}%"
+def in_percent(x: float) -> str:
+    """A percentage with at least two digits, whatever its size."""
+    return percent(x, ".0f" if 0.1 <= abs(x) < 100 or x == 0 else ".2g")
 
 
 def summary(e: Explanation) -> str:
@@ -101,8 +64,8 @@ def _dominant(e: Explanation) -> str:
             f"negative terms take {back:.3g} back."
         )
     if share < 0.1:
-        return f"No category dominates: the largest term, {percent(share)} of KL(P‖Q), comes from {which}."
-    return f"{percent(share)} of KL(P‖Q) comes from {which}."
+        return f"No category dominates: the largest term, {in_percent(share)} of KL(P‖Q), comes from {which}."
+    return f"{in_percent(share)} of KL(P‖Q) comes from {which}."
 
 
 def _close(e: Explanation) -> str:
@@ -113,7 +76,7 @@ def _close(e: Explanation) -> str:
         phi = np.where(np.abs(l) < 1e-2, 0.5 * l * l * (1.0 + l / 3.0 * (1.0 + l / 4.0)), np.expm1(l) - l)
         parts = np.where(np.isneginf(e.log_ratio), e.q, e.p * phi) / math.log(e.base)
     top = int(np.argmax(parts))
-    share = percent(float(parts[top]) / e.kl_pq)
+    share = in_percent(float(parts[top]) / e.kl_pq)
     return (
         f"P and Q are close: terms of up to ±{float(np.abs(e.terms_pq).max()):.2g} {e.unit} cancel to {e.kl_pq:.3g}. "
         f"Counted as p·log(p/q) - p + q, which has the same sum and no negative terms, {share} comes from {_which(e, top)}."

@@ -1,41 +1,25 @@
-"""What the table of an explanation shows: which categories, which columns, which digits. The same for text, terminal and HTML."""
+"""The report of an explanation: its categories, columns, digits and totals, the same in every output."""
 
 from __future__ import annotations
 
 import math
-from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
 
-from .words import percent, printable
-
-if TYPE_CHECKING:
-    from .._explain import Explanation
+from .._report import html, text
+from .._report.cells import printable
+from .._report.sheet import BarRow, Sheet
+from .record import Explanation
+from .sentences import in_percent
 
 TOP = 20
 
 
-class Row(NamedTuple):
-    """Cells as text, in the order of the headers, and the term p·log(p/q) for the bar (None: no bar)."""
+def sheet(e: Explanation, top: int | None = TOP) -> Sheet:
+    """The contents of the text, of a terminal and of a notebook.
 
-    cells: tuple[str, ...]
-    term: float | None
-
-
-class Table(NamedTuple):
-    """`low` and `high`: the ends of the bars' scale (low <= 0 <= high); infinite terms are not on it."""
-
-    headers: tuple[str, ...]
-    rows: tuple[Row, ...]
-    rest: Row | None
-    total: Row
-    low: float
-    high: float
-    footnotes: tuple[str, ...]
-
-
-def make_table(e: Explanation, top: int | None = TOP) -> Table:
-    """The `top` categories that add or take most, if there are more (None: all); else all, in the order given."""
+    If there are more than `top` categories, it lists the ones with the largest terms. Otherwise, or if `top`
+    is None, it lists all of them in the order given."""
     log = {math.e: "ln", 2.0: "log₂", 10.0: "log₁₀"}.get(e.base, "log")
     headers = ("", "p", "q", f"{log}(p/q)", f"p·{log}(p/q)", "% of KL", f"q·{log}(q/p)")
     count = len(e.p)
@@ -45,9 +29,9 @@ def make_table(e: Explanation, top: int | None = TOP) -> Table:
         order = np.lexsort((-np.abs(e.terms_qp), -np.abs(e.terms_pq)))
         chosen, rest = order[:top], order[top:]
 
-    def row(label: str, p: float, q: float, ratio: str, term: float, back: float, bar: bool) -> Row:
+    def row(label: str, p: float, q: float, ratio: str, term: float, back: float, bar: bool) -> BarRow:
         cells = (label, probability(p, ratio), probability(q, ratio), ratio, signed(term), _share(e, term), signed(back))
-        return Row(cells, term if bar else None)
+        return BarRow(cells, term if bar else None)
 
     rows = tuple(
         row(printable(e.labels[i]), e.p[i], e.q[i], signed(e.log_ratio[i]), float(e.terms_pq[i]), e.terms_qp[i], True) for i in chosen
@@ -60,11 +44,24 @@ def make_table(e: Explanation, top: int | None = TOP) -> Table:
     total = ("sum", *ends, "", signed(e.kl_pq, plus=False), _share(e, e.kl_pq), signed(e.kl_qp, plus=False))
     finite = e.terms_pq[np.isfinite(e.terms_pq)]
     low, high = (min(0.0, float(finite.min())), max(0.0, float(finite.max()))) if len(finite) else (0.0, 0.0)
-    return Table(headers, rows, others, Row(total, None), low, high, _footnotes(e, len(rest)))
+    return Sheet(
+        heading=f"P and Q over {count:,} categor{'y' if count == 1 else 'ies'}, in {e.unit}",
+        given=(e.given_p.note, e.given_q.note), headers=headers, rows=rows, rest=others,
+        total=BarRow(total, None), low=low, high=high, footnotes=_footnotes(e, len(rest)), totals=_totals(e),
+        unit=e.unit, summary=e.summary,
+    )  # fmt: skip
 
 
-def totals(e: Explanation) -> tuple[tuple[str, str, str], ...]:
-    """(name, number, what it is), to ten digits."""
+def to_text(e: Explanation, *, top: int | None = TOP) -> str:
+    return text.sheet(sheet(e, top))
+
+
+def to_fragment(e: Explanation) -> str:
+    return html.sheet(sheet(e))
+
+
+def _totals(e: Explanation) -> tuple[tuple[str, str, str], ...]:
+    """(name, number to ten digits, description)."""
     values = (
         ("KL(P‖Q)", e.kl_pq, "relative entropy"),
         ("KL(Q‖P)", e.kl_qp, "the other direction"),
@@ -89,11 +86,11 @@ def _footnotes(e: Explanation, hidden: int) -> tuple[str, ...]:
 
 
 def _share(e: Explanation, term: float) -> str:
-    return percent(term / e.kl_pq) if e.kl_pq > 0 and math.isfinite(e.kl_pq) else "-"
+    return in_percent(term / e.kl_pq) if e.kl_pq > 0 and math.isfinite(e.kl_pq) else "-"
 
 
 def probability(x: float, ratio: str = "") -> str:
-    """Four decimals, or four digits where that would show too little. ~0: too small for float64, but not 0."""
+    """Four decimals, or three digits if x is small. ~0: positive, but too small for float64."""
     if x == 0:
         return "~0" if ratio not in ("", "-", "0") and "inf" not in ratio else "0"
     return f"{x:.4f}" if x >= 1e-3 or math.isnan(x) else f"{x:.3g}"

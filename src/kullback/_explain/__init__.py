@@ -1,116 +1,30 @@
 """The calculation by hand: every term of KL(P‖Q), the totals beside it, and a sentence on what dominates.
 
-`explain` computes and returns a record; how it looks as text, on a terminal or as HTML is `_report`'s business.
-Totals come from the library's own functions, never from adding up terms. Imports nothing but NumPy.
+`record` holds the results, `report` and `sentences` say what is shown of them, and `_report` lays it out. Totals come from
+the library's own functions, and not from adding up terms. Nothing is imported but NumPy.
 """
 
 from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
-import numpy.typing as npt
 
-from ._divergences import divergence, js, kl
-from ._entropies import cross_entropy, entropy
-from ._errors import InvalidOption, InvalidValue, Option, WrongType, saying
-from ._forms import align, has_labels, parse_form, prepare
-from ._ops import ops_of
-from ._pairs import LOG_FORMS, pair
-from ._reduce import check_options
+from .._divergences import divergence, js, kl
+from .._entropies import cross_entropy, entropy
+from .._errors import InvalidOption, InvalidValue, Option, WrongType, saying
+from .._forms import align, has_labels, parse_form, prepare
+from .._ops import ops_of
+from .._pairs import LOG_FORMS, pair
+from .._reduce import check_options
+from .._report.cells import unit
+from .record import SCHEMA, Explanation, Floats, Given
 
-Floats = npt.NDArray[np.float64]
+__all__ = ["SCHEMA", "Explanation", "explain"]
 
-SCHEMA = "kullback.explain/1"
 _PLURAL = {"probs": "probabilities", "log_probs": "log-probabilities", "logits": "logits", "counts": "counts"}
-
-
-class Given(NamedTuple):
-    """How a side was given: its form, the sum it was divided by (of the exponentials, for logs), and that in a sentence."""
-
-    form: str
-    total: float
-    note: str
-
-
-@dataclass(frozen=True, eq=False, repr=False)
-class Explanation:
-    """What `explain` returns. `str()` is a table in plain text, notebooks show it as HTML, `to_dict()` is ready for JSON.
-
-    `log_ratio` is log(p/q): inf where q = 0 < p, -inf where p = 0 < q, NaN where both are 0 (such a category adds nothing).
-    `terms_pq` are p·log(p/q), whose sum is `kl_pq`; `terms_qp` are q·log(q/p), whose sum is `kl_qp`. Everything is in `unit`.
-    """
-
-    labels: tuple[str, ...]
-    labelled: bool
-    p: Floats
-    q: Floats
-    log_ratio: Floats
-    terms_pq: Floats
-    terms_qp: Floats
-    kl_pq: float
-    kl_qp: float
-    entropy_p: float
-    entropy_q: float
-    cross_entropy_pq: float
-    cross_entropy_qp: float
-    js: float
-    base: float
-    unit: str
-    given_p: Given
-    given_q: Given
-
-    @property
-    def summary(self) -> str:
-        """What makes KL(P‖Q) what it is, in a sentence or two."""
-        from ._report.words import summary
-
-        return summary(self)
-
-    def to_dict(self) -> dict[str, Any]:
-        """The record as JSON can hold it: numbers that are not finite are the strings "inf", "-inf" and "nan"; `float` reads all back."""
-        columns = zip(self.labels, self.p, self.q, self.log_ratio, self.terms_pq, self.terms_qp)
-        return {
-            "schema": SCHEMA,
-            "unit": self.unit,
-            "base": self.base,
-            "kl_pq": _json(self.kl_pq),
-            "kl_qp": _json(self.kl_qp),
-            "js": _json(self.js),
-            "entropy_p": _json(self.entropy_p),
-            "entropy_q": _json(self.entropy_q),
-            "cross_entropy_pq": _json(self.cross_entropy_pq),
-            "cross_entropy_qp": _json(self.cross_entropy_qp),
-            "given": {
-                name: {"form": given.form, "sum": _json(given.total), "note": given.note}
-                for name, given in (("p", self.given_p), ("q", self.given_q))
-            },
-            "summary": self.summary,
-            "categories": [
-                {"label": label, "p": _json(p), "q": _json(q), "log_ratio": _json(r), "term_pq": _json(t), "term_qp": _json(s)}
-                for label, p, q, r, t, s in columns
-            ],
-        }
-
-    def __repr__(self) -> str:
-        return f"<Explanation of {len(self.p)} categories: KL(P‖Q) = {self.kl_pq:.6g}, KL(Q‖P) = {self.kl_qp:.6g} {self.unit}>"
-
-    def __str__(self) -> str:
-        from ._report.text import to_text
-
-        return to_text(self)
-
-    def _repr_html_(self) -> str:
-        from ._report.html import to_html
-
-        return to_html(self)
-
-
-def _json(x: float) -> float | str:
-    return float(x) if math.isfinite(x) else str(float(x))
 
 
 def explain(
@@ -187,15 +101,10 @@ def explained(named: Sequence[tuple[str, Any]], *, form: Any, base: Any, labels:
     options: dict[str, Any] = {"base": base, "prior": prior, "temperature": temperature, "check": False}
     back = forms[::-1]
     unit_base = math.e if base is None else float(base)
-    p_norm, q_norm, log_ratio, terms_pq, terms_qp = _terms(x, y, forms, base, prior, temperature)
     return Explanation(
         labels=shown,
         labelled=own_labels is not None or labels is not None,
-        p=p_norm,
-        q=q_norm,
-        log_ratio=log_ratio,
-        terms_pq=terms_pq,
-        terms_qp=terms_qp,
+        **_terms(x, y, forms, base, prior, temperature),
         kl_pq=float(kl(x, y, form=forms, **options)),
         kl_qp=float(kl(y, x, form=back, **options)),
         entropy_p=float(entropy(x, form=forms[0], **options)),
@@ -204,7 +113,7 @@ def explained(named: Sequence[tuple[str, Any]], *, form: Any, base: Any, labels:
         cross_entropy_qp=float(cross_entropy(y, x, form=back, **options)),
         js=float(js(x, y, form=forms, **options)),
         base=unit_base,
-        unit={math.e: "nats", 2.0: "bits", 10.0: "dits"}.get(unit_base, f"base-{unit_base:g} units"),
+        unit=unit(unit_base, "base-{:g} units"),
         given_p=_given("P", x, forms[0], prior, temperature),
         given_q=_given("Q", y, forms[1], prior, temperature),
     )
@@ -230,14 +139,14 @@ def _to_float64(x: Any) -> Floats:
     return np.asarray(x if ops is None else ops.to_numpy(x)).astype(np.float64)
 
 
-def _terms(x: Floats, y: Floats, forms: Any, base: Any, prior: Any, temperature: Any) -> tuple[Floats, ...]:
+def _terms(x: Floats, y: Floats, forms: Any, base: Any, prior: Any, temperature: Any) -> dict[str, Any]:
     """Normalised p and q, log(p/q), p·log(p/q) and q·log(q/p)."""
     inputs = prepare((("p", x), ("q", y)), form=forms, axis=-1, weights=None, temperature=temperature, prior=prior, check=False)
-    unit = 1.0 if base is None else math.log(base)
+    scale = 1.0 if base is None else math.log(base)
     with np.errstate(all="ignore"):
         pr = pair(inputs.ops, inputs.spec("kl"), inputs.arrays[0], inputs.arrays[1], inputs.scale)
         # Where logits are near the largest float, log(p/q) may overflow, but its products with p and q do not.
-        ratio = np.where(pr.log_ratio == 0.0, 0.0, -pr.ratio) / unit
+        ratio = np.where(pr.log_ratio == 0.0, 0.0, -pr.ratio) / scale
         log_ratio = np.where(pr.only_p, np.inf, np.where(pr.only_q, -np.inf, ratio * pr.unit))
         terms_pq = np.where(pr.only_p, np.inf, np.where(pr.only_q, 0.0, pr.p * pr.unit * ratio))
         terms_qp = np.where(pr.only_q, np.inf, np.where(pr.only_p, 0.0, -pr.q * pr.unit * ratio))
@@ -246,7 +155,7 @@ def _terms(x: Floats, y: Floats, forms: Any, base: Any, prior: Any, temperature:
     found = [np.asarray(array) + 0.0 for array in found]  # a copy, without negative zeros
     for array in found:
         array.flags.writeable = False
-    return tuple(found)
+    return dict(zip(("p", "q", "log_ratio", "terms_pq", "terms_qp"), found))
 
 
 def _given(side: str, x: Floats, form: str, prior: float | None, temperature: float | None) -> Given:
