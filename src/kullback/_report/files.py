@@ -10,7 +10,7 @@ from pathlib import Path
 
 from kullback_files import beside, replace
 
-from .._read import ReadError
+from .._errors import Unwritable
 
 
 def check_target(path: str | os.PathLike[str], inputs: Iterable[str | os.PathLike[str]] = ()) -> None:
@@ -18,27 +18,27 @@ def check_target(path: str | os.PathLike[str], inputs: Iterable[str | os.PathLik
 
     The command calls this before hours of work, not after."""
     if not os.fspath(path):
-        raise ReadError("cannot write to a file with no name: name it, e.g. out.html")
+        raise Unwritable("cannot write to a file with no name: name it, e.g. out.html")
     for source in inputs:
         if _is_among(path, os.fspath(source)):
-            raise ReadError(f"cannot write {path}: it is read, as {source}; choose another name")
+            raise Unwritable(f"cannot write {path}: it is read, as {source}; choose another name")
     if _is_stream(path):
         return
     target = Path(os.path.realpath(path))
     try:
         if target.is_dir():
-            raise ReadError(f"cannot write {path}: it is a directory")
+            raise Unwritable(f"cannot write {path}: it is a directory")
         if os.fspath(path).endswith((os.sep, os.altsep or os.sep)):
-            raise ReadError(f"cannot write {path}: that is the name of a directory; a file's has no {os.sep} at its end")
+            raise Unwritable(f"cannot write {path}: that is the name of a directory; a file's has no {os.sep} at its end")
         if target.is_symlink():  # what it leads to is then no file, and never will be
-            raise ReadError(f"cannot write {path}: it is a link that leads to itself")
+            raise Unwritable(f"cannot write {path}: it is a link that leads to itself")
         if not target.parent.is_dir():
             folder = (target if os.path.islink(path) else Path(path)).parent
-            raise ReadError(f"cannot write {path}: there is no directory {folder}")
+            raise Unwritable(f"cannot write {path}: there is no directory {folder}")
         with beside(target):
             pass
     except OSError as error:
-        raise ReadError(f"cannot write {path}: {error.strerror or error}") from None
+        raise Unwritable(f"cannot write {path}: {error.strerror or error}") from None
 
 
 def _is_among(path: str | os.PathLike[str], source: str) -> bool:
@@ -79,7 +79,7 @@ def write_whole(path: str | os.PathLike[str], text: str) -> None:
         replace(target, text.encode(), 0o666 & ~mask)
     except OSError as error:
         left = "; nothing was left there" if target.parent.is_dir() else ""
-        raise ReadError(f"cannot write {path}: {error.strerror or error}{left}") from None
+        raise Unwritable(f"cannot write {path}: {error.strerror or error}{left}") from None
 
 
 def _write_stream(path: str | os.PathLike[str], text: str) -> None:
@@ -89,4 +89,4 @@ def _write_stream(path: str | os.PathLike[str], text: str) -> None:
         with os.fdopen(handle, "w", encoding="utf-8", newline="\n") as file:
             file.write(text)
     except OSError as error:
-        raise ReadError(f"cannot write {path}: {error.strerror or error}") from None
+        raise Unwritable(f"cannot write {path}: {error.strerror or error}") from None

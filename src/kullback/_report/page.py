@@ -10,7 +10,7 @@ import hashlib
 from importlib import resources
 from typing import Any
 
-from .._read import ReadError
+from .._errors import Unwritable
 from .._version import __version__
 
 
@@ -19,7 +19,7 @@ def jinja() -> Any:
     try:
         import jinja2
     except ImportError:
-        raise ReadError("a report needs Jinja: pip install 'kullback[cli]'") from None
+        raise Unwritable("a report needs Jinja: pip install 'kullback[cli]'") from None
     return jinja2
 
 
