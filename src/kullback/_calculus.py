@@ -26,6 +26,7 @@ from ._pairs import (
     compute_dtype,
     expm1,
     invalid,
+    is_float32,
     kl,
     log_quotient,
     pair,
@@ -122,7 +123,7 @@ def mixture(ops: Any, p: Array, q: Array, l: Array, w: float) -> tuple[Array, Ar
     """m, log(m/p), log(m/q), given log(q/p), which is finite."""
     m = (1.0 - w) * p + w * q
     if not 0.05 <= w <= 0.95:  # the sums below would cancel
-        return m, _mixed(ops, l, l, l * 0.0, 1.0 - w, w)[0], _mixed(ops, -l, -l, l * 0.0, w, 1.0 - w)[0]
+        return m, _mixed(ops, l, l, l * 0.0, _rest(w), w)[0], _mixed(ops, -l, -l, l * 0.0, w, _rest(w))[0]
     less = l < 0.0
     change = expm1(ops, ops.where(less, l, -l))
     of_greater = ops.log1p(ops.where(less, w * change, (1.0 - w) * change))
@@ -141,6 +142,8 @@ def _js(ops: Any, pr: Pair, axes: Any, w: float) -> Array:
 
 def _mixed(ops: Any, u: Array, l: Array, l0: Array, rest: float, share: float) -> tuple[Array, Array, Array]:
     """log(1-s + s e^u), 1 - s and s: see above, for `rest` = 1-w and `share` = w."""
+    least = 2.0**-126 if is_float32(ops, l) else 2.0**-1022
+    rest, share = max(rest, least), max(share, least)
     above = ops.where(l0 > 0.0, l0, 0.0)
     of_rest, of_share = rest * ops.exp(-above), share * ops.exp(l0 - above)
     total = of_rest + of_share
@@ -157,6 +160,11 @@ def _mixed(ops: Any, u: Array, l: Array, l0: Array, rest: float, share: float) -
     change = of_share * ops.where(close, close_u + phi_near(ops, close_u), ops.where(near, power - 1.0, 0.0))
     log_mixed = ops.log1p(ops.where(near, change, power)) + ops.where(near, 0.0, ops.where(less, second, first))
     return log_mixed, of_rest, of_share
+
+
+def _rest(w: float) -> float:
+    """1 - w. If w has rounded to 1, this is the largest number that it may have been."""
+    return max(1.0 - w, 2.0**-54)
 
 
 def _js_gradients(ops: Any, pr: Pair, axes: Any, w: float, needs: Needs) -> tuple[Array | None, Array | None]:
@@ -192,13 +200,13 @@ def skew_slopes(ops: Any, c: Array, rest: Array | float, share: Array | float) -
 def _skew_gradients(ops: Any, pr: Pair, axes: Any, w: float, needs: Needs) -> tuple[Array | None, Array | None]:
     to_p, to_q = None, None
     if needs[0]:
-        c, of_p, of_q = _mixed(ops, *_from_likeliest(ops, pr, pr.p, axes), 1.0 - w, w)
+        c, of_p, of_q = _mixed(ops, *_from_likeliest(ops, pr, pr.p, axes), _rest(w), w)
         to_p = pr.p * centre(ops, pr.p, skew_slopes(ops, c, of_p, of_q)[1], axes)
     if needs[1]:
         # (1-w) r + w q/m = 1, and -w (r - r0) = w^2/(1-w) (q/m - q0/m0).
         u, l, l0 = _from_likeliest(ops, pr, pr.q, axes)
-        c, of_q, of_p = _mixed(ops, -u, -l, -l0, w, 1.0 - w)
-        to_q = (w / (1.0 - w)) * of_q * pr.q * centre(ops, pr.q, skew_slopes(ops, c, of_q, of_p)[0], axes)
+        c, of_q, of_p = _mixed(ops, -u, -l, -l0, w, _rest(w))
+        to_q = (w / _rest(w)) * of_q * pr.q * centre(ops, pr.q, skew_slopes(ops, c, of_q, of_p)[0], axes)
     return to_p, to_q
 
 

@@ -11,7 +11,6 @@ from collections.abc import Collection
 from typing import Any, NamedTuple, TypeVar
 
 _PLURAL = {"probs": "probabilities", "log_probs": "log-probabilities", "logits": "logits", "counts": "counts"}
-_NO_MASS = {"probs": "sums to 0, not 1", "counts": "has no counts at all"}
 
 
 class Complaint(NamedTuple):

@@ -99,22 +99,22 @@ def _to_place(p_name: str, q_name: str, pairs: Sequence[Any]) -> str:
     title = f"KL({p.__name__}‖{q.__name__})"
     match = look_up(p, q)
     if match is None:
-        for x in (p, q):
-            if issubclass(x, structures.STRUCTURES):
-                rule = structures.structural_kl
-                place = f"{structures.__file__}:{rule.__code__.co_firstlineno}"
-                said = f"{title} is computed from the parts of {x.__name__}."
-                return "\n".join([said, f"The rule: {place}", "", _source(rule)])
+        if any(issubclass(x, structures.STRUCTURES) for x in (p, q)):
+            rule = structures.structural_kl
+            place = f"{structures.__file__}:{rule.__code__.co_firstlineno}"
+            said = f"{title} has no formula of its own. It is computed from the parts, if the rule below takes the two."
+            return "\n".join([said, f"The rule: {place}", "", _source(rule)])
         numeric = [pair.kind for pair in pairs if (pair.p, pair.q) == (p.__name__, q.__name__)]
-        how = [f"kullback.kl(p, q, method='auto') computes it by {kind}." for kind in numeric]
+        how = [f"kullback.kl(p, q, method='auto') computes it by {'a sum' if kind == 'sum' else kind}." for kind in numeric]
         return " ".join([f"{title} has no closed form.", *how, "kullback.register_kl adds one of your own."])
     found = match.closed_form
     if found is INFINITE:
         first, second = supports.NAMES[p.support], supports.NAMES[q.support]
+        rule = supports.never_inside
         return (
             f"{title} is infinite, whatever the parameters.\n"
-            f"A {p.__name__} distribution lies on {first}, and a {q.__name__} distribution on {second}.\n"
-            f"The rule: {found.file}:{found.line}"
+            f"The family {p.__name__} lies on {first}, and {q.__name__} on {second}.\n"
+            f"The rule: {supports.__file__}:{rule.__code__.co_firstlineno}\n\n{_source(rule)}"
         )
     formula = found.formula.__code__
     code, text = _source(found.formula), inspect.getdoc(found.formula)
@@ -122,7 +122,7 @@ def _to_place(p_name: str, q_name: str, pairs: Sequence[Any]) -> str:
     if not 0 <= found.line - formula.co_firstlineno < len(code.splitlines()):
         lines.append(f"Registered: {found.file}:{found.line}")
     lines += [
-        f"A {x.__name__} distribution is also a {other.__name__} distribution: the formula takes it as such."
+        f"Every {x.__name__} distribution belongs to the family {other.__name__} too, which the formula takes."
         for x, other in ((p, match.p), (q, match.q))
         if x is not other
     ]

@@ -201,8 +201,10 @@ def test_bfloat16(tmp_path, rng, monkeypatch, small):
     assert against.kl_pq.mean == pytest.approx(found.kl_pq.mean, rel=1e-3)  # the codes are off by up to 1.2e-4 in the logarithm, at random
     q[7, 3] = torch.nan
     torch.save(q, tmp_path / "q.pt")
-    with pytest.raises(kb.NotComparable, match=r"q.pt: row 7 holds NaN"):
+    with pytest.raises(kb.NotComparable, match=r"q.pt: row 7 holds NaN") as raised:
         kb.compare(tmp_path / "p.safetensors", tmp_path / "q.pt", form="logits")
+    found = raised.value.complaint
+    assert (found.side, found.row, found.problem, found.form) == ("q", (7,), "nan", "logits")
     # Probabilities of half precision may sum to 1 but for 5e-2, also where rows go through the exact formula.
     probs = torch.softmax(p.float(), -1).bfloat16()
     assert kb.compare(probs, probs).kl_pq.maximum == 0.0

@@ -389,6 +389,24 @@ def test_mixtures_with_nearly_all_of_one_side(framework, mixes):
                         assert oracle.relative_error(slope[i], derivative) <= GRADIENT_BOUND[dtype], (kind, mix, row, slope[i], derivative)
 
 
+@pytest.mark.parametrize("framework", [BY_NAME["torch"]], ids=repr)
+@pytest.mark.parametrize("mix", [1e-17, 1e-46])
+def test_mixtures_whose_share_rounds_away(framework, mix, dtype):
+    """1 - 1e-17 is 1, and 1e-46 is 0 in float32: a logarithm of 0 was an error, and gradients were NaN."""
+    x, y = np.array([[0.3, -1.2, 0.8], [0.0, 1.0, -np.inf]], dtype), np.array([[1.5, 0.2, -1.0], [1.0, 0.0, 2.0]], dtype)
+    with mp.workdps(120):
+        for direction, kind in (("skew", "skew"), ("reverse_skew", "skew"), ("js", "js")):
+            loss = lambda x, y, direction=direction: kl_loss(student=x, teacher=y, direction=direction, mix=mix, reduction="none")  # noqa: E731
+            value, slopes = framework.value_and_gradients(loss, x, y)
+            assert np.isfinite(value).all(), direction
+            assert all(np.isfinite(slope).all() for slope in slopes), direction
+            if direction == "reverse_skew":  # KL(student ‖ M), nearly KL(student ‖ teacher): its second row has finite support in both
+                truth, to_x, to_y = _mixture_slopes(x[0], y[0], 1 - mp.mpf(mix), kind)
+                _assert_close(value[0], truth, dtype, (direction, mix))
+                for slope, derivative in zip(slopes, (to_x, to_y)):
+                    assert oracle.relative_error(slope[0], derivative) <= GRADIENT_BOUND[dtype], (direction, slope[0], derivative)
+
+
 @pytest.mark.needs("jax")
 def test_formulas_for_accelerators_leave_mixtures_of_nearly_one_side(monkeypatch):
     """In float32, 1 - 0.999999 is 1.3% off 1e-6, and log(m/p) of a small mix has no digits."""

@@ -293,7 +293,9 @@ def _in_files(found: Complaint, sides: tuple[Source, Source], forms: tuple[str, 
         names = " and ".join(dict.fromkeys(side.name for side in held))
         what = "is damaged: it holds no distribution" if held[0].kind == "llama.cpp" else "holds NaN"
         parts = f"{names}: {held[0].where(row)} {what}; ", PARTIAL, " leaves such rows out"
-        return saying(NotComparable, *parts, complaint=found._replace(row=(row,)))
+        which = "".join(name for name, side in zip("pq", sides) if side in held) if len(held) == 1 else ""
+        form = forms["pq".index(which)] if which else ""
+        return saying(NotComparable, *parts, complaint=found._replace(side=which, row=(row,), form=form, forms=forms))
     found = found._replace(row=(row,), forms=forms)
     side = sides["pq".index(found.side)]
     place = f"{side.name}: {side.where(row)}"

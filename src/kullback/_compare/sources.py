@@ -114,7 +114,7 @@ def open_source(source: Any, name: str, form: str | None = None) -> Source:
 
 def unknown(files: Sequence[Path]) -> ReadError:
     for path in files:
-        if begins_with(path, b"GGUF") or re.search(PROGRAMS, path.name) or re.fullmatch(NAMED_WEIGHTS, path.name):
+        if begins_with(path, b"GGUF") or re.search(PROGRAMS, path.name, re.IGNORECASE) or re.fullmatch(NAMED_WEIGHTS, path.name):
             return ReadError(f"{path} is a model, {TAKES_OUTPUTS}")
     path = files[0]
     if path.stat().st_size == 0:

@@ -97,9 +97,9 @@ def _as_member(x: Record, family: type[Record]) -> Record:
 
 
 def families_with(p: type[Record]) -> tuple[list[str], list[str]]:
-    """Names of the families Q with KL(p‖Q), and of the families P with KL(P‖p)."""
-    after = [q.__name__ for q in FAMILIES if (p, q) in _closed_forms or supports.apart(p, q)]
-    before = [q.__name__ for q in FAMILIES if (q, p) in _closed_forms or supports.apart(q, p)]
+    """Names of the families Q with a formula for KL(p‖Q), and of the families P with one for KL(P‖p)."""
+    after = [q.__name__ for q in FAMILIES if (p, q) in _closed_forms]
+    before = [q.__name__ for q in FAMILIES if (q, p) in _closed_forms]
     return sorted(after), sorted(before)
 
 
