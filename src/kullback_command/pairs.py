@@ -110,11 +110,11 @@ def _to_place(p_name: str, q_name: str, pairs: Sequence[Any]) -> str:
     found = match.closed_form
     if found is INFINITE:
         first, second = supports.NAMES[p.support], supports.NAMES[q.support]
-        rule = supports.never_inside
         return (
             f"{title} is infinite, whatever the parameters.\n"
             f"The family {p.__name__} lies on {first}, and {q.__name__} on {second}.\n"
-            f"The rule: {supports.__file__}:{rule.__code__.co_firstlineno}\n\n{_source(rule)}"
+            f"The rule: {supports.__file__}:{supports.never_inside.__code__.co_firstlineno}\n\n"
+            f"{_source(supports.never_inside)}"
         )
     formula = found.formula.__code__
     code, text = _source(found.formula), inspect.getdoc(found.formula)
