@@ -8,7 +8,7 @@ options that a sentence names. This module imports nothing of kullback.
 from __future__ import annotations
 
 from collections.abc import Collection
-from typing import Any, NamedTuple, TypeVar
+from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
 
 _PLURAL = {"probs": "probabilities", "log_probs": "log-probabilities", "logits": "logits", "counts": "counts"}
 
@@ -49,6 +49,9 @@ class KullbackError(Exception):
 
     #: The message in pieces, if it names options.
     parts: tuple[object, ...] = ()
+    if not TYPE_CHECKING:
+        # tf.function replaces an error by one of its own class, unless the error's method is this very one.
+        __init__ = Exception.__init__
 
 
 class InvalidValue(KullbackError, ValueError):
