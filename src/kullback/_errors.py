@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Collection
 from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
 
-_PLURAL = {"probs": "probabilities", "log_probs": "log-probabilities", "logits": "logits", "counts": "counts"}
+PLURAL = {"probs": "probabilities", "log_probs": "log-probabilities", "logits": "logits", "counts": "counts"}
 
 
 class Complaint(NamedTuple):
@@ -140,8 +140,8 @@ def sentence(complaint: Complaint, place: str, leave_out: str, no_counts: str) -
     if problem == "plus_inf":
         return (f"{start}: a logit may be -inf (probability 0) but not +inf",)
     if likely is None:
-        return (f"{start}: {_PLURAL[form]} are {'not negative' if problem == 'negative' else 'finite'}",)
-    return (f"{start}: {_PLURAL[likely]}? pass ", *_suggested(complaint, likely))
+        return (f"{start}: {PLURAL[form]} are {'not negative' if problem == 'negative' else 'finite'}",)
+    return (f"{start}: {PLURAL[likely]}? pass ", *_suggested(complaint, likely))
 
 
 def _suggested(complaint: Complaint, likely: str) -> tuple[object, ...]:

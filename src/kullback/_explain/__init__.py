@@ -14,7 +14,7 @@ import numpy as np
 
 from .._divergences import divergence, js, kl
 from .._entropies import cross_entropy, entropy
-from .._errors import InvalidOption, InvalidValue, Option, WrongType, saying
+from .._errors import PLURAL, InvalidOption, InvalidValue, Option, WrongType, saying
 from .._forms import align, has_labels, parse_form, prepare
 from .._ops import ops_of
 from .._pairs import LOG_FORMS, pair
@@ -23,8 +23,6 @@ from .._report.cells import unit
 from .record import SCHEMA, Explanation, Floats, Given
 
 __all__ = ["SCHEMA", "Explanation", "explain"]
-
-_PLURAL = {"probs": "probabilities", "log_probs": "log-probabilities", "logits": "logits", "counts": "counts"}
 
 
 def explain(
@@ -159,7 +157,7 @@ def _terms(x: Floats, y: Floats, forms: Any, base: Any, prior: Any, temperature:
 
 
 def _given(side: str, x: Floats, form: str, prior: float | None, temperature: float | None) -> Given:
-    start = f"{side} was given as {_PLURAL[form]}"
+    start = f"{side} was given as {PLURAL[form]}"
     if form in LOG_FORMS:
         with np.errstate(over="ignore"):
             total = float(np.exp(x / (temperature or 1.0)).sum())
